@@ -14,12 +14,7 @@ from pathlib import Path
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaProtocolError,
-    SchemaMismatchError,
-    TableNotFoundError,
-)
+from deltalake.exceptions import CommitFailedError, DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from headrace.connectors.delta import system
 from headrace.connectors.delta.system import fitted

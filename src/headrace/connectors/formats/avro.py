@@ -1,28 +1,19 @@
 """Avro: datums of a schema from bytes to columns and back.
 
-avro schema
-    An Avro schema as columns, and written out so that Polars can read datums with it. Pure.
+Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a map
+has the bytes of an array of records with a key and a value. It can't read unions of several types or of one, and types
+that contain themselves; and what has no bytes (null, a record without fields) would let a short payload be a list of
+any length. All these are refused.
 
-    Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a
-    map has the bytes of an array of records with a key and a value. It can't read unions of several types or of one,
-    and types that contain themselves; and what has no bytes (null, a record without fields) would let a short payload
-    be a list of any length. All these are refused.
+A writer's records become a reader's columns by Avro's rules of schema resolution. Fields are found by name, or by an
+alias of the reader's. One that the writer doesn't have gets the reader's default; one that the reader doesn't have is
+left out. Numbers and bytes are promoted as Avro allows it.
 
-avro resolution
-    How records of a writer's schema become a reader's columns: by Avro's rules of schema resolution. Pure.
+Datums one after another are a block of an Avro file, so Polars reads many at once. A datum that is too short or too
+long would be read on into the next one. So the schema gets one field more, and each datum a mark that no sender knows:
+when all marks are in their places, every datum ended where its payload did.
 
-    Fields are found by name, or by an alias of the reader's. One that the writer doesn't have gets the reader's
-    default; one that the reader doesn't have is left out. Numbers and bytes are promoted as Avro allows it.
-
-avro
-    Avro: each payload is one datum of a schema, without a header.
-
-    Datums one after another are a block of an Avro file, so Polars reads many at once. A datum that is too short or too
-    long would be read on into the next one. So the schema gets one field more, and each datum a mark that no sender
-    knows: when all marks are in their places, every datum ended where its payload did.
-
-avro encoding
-    Rows as Avro datums, column by column: each field becomes an array of its bytes, and the arrays are joined. Pure.
+Rows are written column by column: each field becomes an array of its bytes, and the arrays are joined.
 """
 
 from __future__ import annotations
@@ -33,7 +24,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,7 +99,7 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
 
     Raises ``DeclarationError`` for what can't be read; ``partly``: only if no field of the record can.
     """
-    schema = _json(given)
+    schema = schema_types(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise DeclarationError(
             f"the Avro schema doesn't describe a record: {schema!s:.80}",
@@ -118,7 +108,7 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
     reading = _Reading()
     for one in needed:
         try:
-            reading.type_of(_json(one), "")
+            reading.type_of(schema_types(one), "")
         except DeclarationError:
             if not partly:
                 raise
@@ -130,7 +120,8 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
     return ReadSchema(written, columns, reading.notes, tuple(reading.left_out))
 
 
-def _json(given: object) -> object:
+def schema_types(given: object) -> object:
+    """A schema as JSON types. Raises ``DeclarationError`` if it is a text that isn't JSON."""
     if not isinstance(given, str):
         return given
     try:
@@ -143,7 +134,7 @@ def _json(given: object) -> object:
 
 @dataclass(slots=True)
 class _Reading:
-    """Reads one schema. ``named`` are the types that were defined so far, ``open`` those that are being defined."""
+    """``named`` are the types that were defined so far, ``open`` those that are being defined."""
 
     named: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
@@ -168,8 +159,7 @@ class _Reading:
                 return self._record(schema, where, space)
             case "enum":
                 name = self._define(schema, where, space)
-                plain = {"type": "enum", "name": name, "symbols": schema.get("symbols", [])}
-                return plain, pl.String()
+                return {"type": "enum", "name": name, "symbols": schema.get("symbols", [])}, pl.String()
             case "fixed":
                 return self._fixed(schema, where, space)
             case "array":
@@ -247,7 +237,6 @@ class _Reading:
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
 
     def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:
-        """A map as the array of its entries."""
         plain, inner = self.type_of(values, where, space)
         self.count += 1
         entry = {
@@ -270,9 +259,8 @@ class _Reading:
             precision, scale = schema.get("precision"), schema.get("scale", 0)
             if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38:
                 raise _refused(where, schema)
-            return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}, pl.Decimal(
-                precision, scale
-            )
+            plain = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+            return plain, pl.Decimal(precision, scale)
         if (kind, str(logical)) in _LOGICAL:
             return {"type": kind, "logicalType": logical}, _LOGICAL[kind, str(logical)]
         return kind, _PRIMITIVES[kind]
@@ -308,15 +296,12 @@ class SchemasDisagree(Exception):
 
 
 def resolve(writer: ReadSchema, columns: Columns, reader: ReadSchema | None) -> dict[str, pl.Expr]:
-    """How to make ``columns`` of the writer's. Without a reader's schema, what a writer doesn't have is null.
-
-    Raises ``SchemasDisagree``.
-    """
+    """How to make ``columns`` of the writer's. Without a reader's schema, what a writer doesn't have is null."""
     return _Resolution(None if reader is None else reader.notes).fields(writer.columns, columns, pl.col, "")
 
 
 def fitted(found: Columns, columns: Columns) -> dict[str, pl.Expr]:
-    """How to make ``columns`` of those found, which have at least the same names. Raises ``SchemasDisagree``."""
+    """How to make ``columns`` of those found, which have at least the same names."""
     return _Resolution({}).fields(found, columns, pl.col, "")
 
 
@@ -359,7 +344,7 @@ class _Resolution:
 
 
 def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
-    """A default as Avro's JSON has it: bytes are text, times are numbers. Raises ``SchemasDisagree``."""
+    """A default as Avro's JSON has it: bytes are text, times are numbers."""
     if value is None:
         return pl.lit(None, dtype)
     try:
@@ -388,32 +373,26 @@ class AvroFormat(Format):
     """Datums of one schema, given as JSON types or as text."""
 
     def __init__(self, schema: object) -> None:
-        self._schema = read_schema(schema)
-
-    @cached_property
-    def _writer(self) -> DatumWriter:
-        # Its module makes a value of pyarrow, which then imports pandas: twice the time that all of headrace takes.
-
-        return DatumWriter(self._schema)
+        self.schema = read_schema(schema)
 
     @override
     def columns(self) -> Columns:
-        return self._schema.columns
+        return self.schema.columns
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        return _AvroDecoder(self._schema, columns, self.made(columns))
+        return _AvroDecoder(self.schema, columns, self.made(columns))
 
     def made(self, columns: Columns) -> Mapping[str, pl.Expr]:
         """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
         for name in columns:
-            if name not in self._schema.columns:
+            if name not in self.schema.columns:
                 raise DeclarationError(
-                    f"the Avro schema has no field {name!r}; it has {', '.join(self._schema.columns)}",
+                    f"the Avro schema has no field {name!r}; it has {', '.join(self.schema.columns)}",
                     hint="declare only fields of the Avro schema, or leave out the input's schema to read all fields",
                 )
         try:
-            return resolve(self._schema, columns, self._schema)
+            return resolve(self.schema, columns, self.schema)
         except SchemasDisagree as error:
             raise DeclarationError(
                 f"the Avro schema and the columns disagree: {error}",
@@ -422,7 +401,7 @@ class AvroFormat(Format):
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        return self._writer.write(rows)
+        return _datums(self.schema, rows)
 
 
 class _AvroDecoder(Decoder):
@@ -465,11 +444,6 @@ class DatumReader:
             raise RowsUnreadable("not a datum of the Avro schema") from error
 
 
-def parsed_schema(schema: object) -> Any:
-    """A schema as JSON types."""
-    return json.loads(schema) if isinstance(schema, str) else schema
-
-
 def _bytes(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
@@ -488,38 +462,27 @@ _BYTES = pa.large_binary()
 _NOTHING = pa.scalar(b"", _BYTES)
 
 
-class DatumWriter:
-    """Writes rows by one schema."""
-
-    def __init__(self, schema: ReadSchema) -> None:
-        self._schema = schema
-
-    def write(self, rows: pl.DataFrame) -> list[bytes]:
-        """One datum for each row. A column that is missing has the default of its field, or else is null.
-
-        Raises ``DataError`` for what the schema can't have.
-        """
-        unknown = [name for name in rows.columns if name not in self._schema.columns]
-        if unknown:
-            raise _wrong(f"the schema has no field {unknown[0]!r}; it has {', '.join(self._schema.columns)}")
-        if not rows.height:
-            return []
-        parts = []
-        for one in self._schema.record["fields"]:
-            name, dtype = one["name"], self._schema.columns[one["name"]]
-            column = rows[name] if name in rows.columns else self._missing(name, dtype, rows)
-            parts.append(_Field(name).part(one["type"], _cast(column, dtype, name)))
-        data = pl.from_arrow(_joined(parts))
-        assert isinstance(data, pl.Series)
-        return data.to_list()
-
-    def _missing(self, name: str, dtype: pl.DataType, rows: pl.DataFrame) -> pl.Series:
-        default = self._schema.notes[name].default
-        try:
-            value = default_of(default[0] if default else None, dtype, name)
-        except SchemasDisagree as error:
-            raise _wrong(str(error)) from error
-        return rows.with_columns(value.alias(name))[name]
+def _datums(schema: ReadSchema, rows: pl.DataFrame) -> list[bytes]:
+    """One datum for each row. A column that is missing has the default of its field, or else is null."""
+    unknown = [name for name in rows.columns if name not in schema.columns]
+    if unknown:
+        raise _wrong(f"the schema has no field {unknown[0]!r}; it has {', '.join(schema.columns)}")
+    if not rows.height:
+        return []
+    parts = []
+    for one in schema.record["fields"]:
+        name, dtype = one["name"], schema.columns[one["name"]]
+        if name not in rows.columns:
+            default = schema.notes[name].default
+            try:
+                value = default_of(default[0] if default else None, dtype, name)
+            except SchemasDisagree as error:
+                raise _wrong(str(error)) from error
+            rows = rows.with_columns(value.alias(name))
+        parts.append(_Field(name).part(one["type"], _cast(rows[name], dtype, name)))
+    data = pl.from_arrow(_joined(parts))
+    assert isinstance(data, pl.Series)
+    return data.to_list()
 
 
 class _Field:
@@ -618,7 +581,7 @@ def varints(numbers: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None 
 
 
 def _ticks(type_: Any, values: pl.Series) -> npt.NDArray[np.int64]:
-    """The numbers of a column whose type has some; 0 for null."""
+    """0 for null."""
     logical = type_.get("logicalType") if isinstance(type_, Mapping) else None
     if isinstance(values.dtype, pl.Time):
         unit = 1_000_000 if logical == "time-millis" else 1000

@@ -71,7 +71,7 @@ class RowReader:
 
 
 def _value_maker(plain: Any) -> Callable[[Any], Any]:
-    """Return a function that converts fastavro's values to those of a column: maps become lists of entries."""
+    """What makes values of a column of fastavro's: maps become lists of entries."""
     if isinstance(plain, list):
         one = _value_maker(next(branch for branch in plain if branch != "null"))
         return lambda value: None if value is None else one(value)
@@ -87,8 +87,4 @@ def _value_maker(plain: Any) -> Callable[[Any], Any]:
         case {"type": "record", "fields": fields}:
             makers = {field["name"]: _value_maker(field["type"]) for field in fields}
             return lambda value: {name: maker(value[name]) for name, maker in makers.items()}
-    return _same
-
-
-def _same(value: Any) -> Any:
-    return value
+    return lambda value: value

@@ -132,20 +132,18 @@ class _DebeziumDecoder(Decoder):
             where = wrong.is_not_null()
             bad += zip(places[where.to_numpy()].tolist(), wrong.drop_nulls().to_list(), strict=True)
             changes = changes.filter(~where)
-        said = [_said(what).alias(name) for name, what in self._about.items()]
+        source_ms = pl.col("source").struct.field("ts_ms")
+        said = [
+            (source_ms if what == "source_ts_ms" else pl.col(what)).alias(name) for name, what in self._about.items()
+        ]
         row = [pl.col("row").struct.field(name) for name in self._row]
         rows = changes.select(*row, *said, deletes.alias(self._deleted))
         return Decoded(rows.select(list(self._columns)), sorted(bad))
 
 
 def _unwrapped(name: str) -> pl.Expr:
-    """A field of the envelope, wherever that is."""
     payload = pl.col(_PAYLOAD)
     return pl.when(payload.is_not_null()).then(payload.struct.field(name)).otherwise(pl.col(name)).alias(name)
-
-
-def _said(what: str) -> pl.Expr:
-    return pl.col("source").struct.field("ts_ms") if what == "source_ts_ms" else pl.col(what)
 
 
 def _wrong() -> pl.Expr:
@@ -164,7 +162,7 @@ def _wrong() -> pl.Expr:
 
 
 def open_debezium(spec: FormatSpec) -> Format:
-    """Make the format of a spec, around the format of its values."""
+    """The format of a spec, around the format of its values."""
     settings = spec.settings
     wrapped = settings["format"]["name"] in _JSON
     return DebeziumFormat(inner_format(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)

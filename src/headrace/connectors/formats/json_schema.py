@@ -28,12 +28,7 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.rows.dtypes import Columns
 from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, JsonFormat, Payload, all_values, without_nulls
 
-_PLAIN: Mapping[str, pl.DataType] = {
-    "boolean": pl.Boolean(),
-    "integer": pl.Int64(),
-    "number": pl.Float64(),
-    "string": pl.String(),
-}
+_PLAIN: Mapping[str, pl.DataType] = {"boolean": pl.Boolean(), "integer": pl.Int64(), "number": pl.Float64()}
 _TEXTS: Mapping[str, pl.DataType] = {"date": pl.Date(), "date-time": pl.Datetime("us", "UTC")}
 
 
@@ -79,11 +74,6 @@ class JsonSchemaFormat(Format):
         assert self._writer is not None
         header = self._writer.header()
         return [header + payload for payload in payloads]
-
-
-def json_schema_to_register(schema: object) -> Registered:
-    """A schema as registries take it."""
-    return Registered(schema if isinstance(schema, str) else json.dumps(schema), "JSON")
 
 
 class _FramedJsonDecoder(Decoder):
@@ -231,8 +221,11 @@ def _refused(where: str, schema: object) -> DeclarationError:
 
 
 def open_json_schema(spec: FormatSpec) -> Format:
-    """Make the format of a spec: with the header of a registry, or without."""
+    """The format of a spec: with the header of a registry, or without."""
+    schema = spec.schema
     if "registry" not in spec.settings:
-        return JsonSchemaFormat(spec.schema)
-    writer = None if spec.schema is None else writer_of(spec, json_schema_to_register(spec.schema))
-    return JsonSchemaFormat(spec.schema, framed=True, writer=writer)
+        return JsonSchemaFormat(schema)
+    if schema is None:
+        return JsonSchemaFormat(None, framed=True)
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return JsonSchemaFormat(schema, framed=True, writer=writer_of(spec, Registered(text, "JSON")))

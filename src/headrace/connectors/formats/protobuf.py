@@ -1,17 +1,10 @@
 """Protobuf: messages as columns, with the header of a schema registry or without.
 
-protobuf messages
-    Protobuf's messages: their classes out of descriptors, and their fields as columns.
+Descriptors travel in a ``FormatSpec`` as text, with all that they import, so containers need neither generated code nor
+files. Messages are parsed by protobuf's own C code, and taken apart field by field, each a column.
 
-    Descriptors travel in a ``FormatSpec`` as text, with all that they import, so containers need neither generated code
-    nor files. Nothing else imports protobuf's package.
-
-protobuf
-    Protobuf: each payload is one message, without a header or with the one of a schema registry.
-
-    Messages are parsed by protobuf's own C code, and taken apart field by field, each a column. With a registry, a
-    record names its schema and, by its place in the file, its message. Reading needs no registry for that: fields are
-    known by their numbers, whatever the schema that the writer had.
+With a registry, a record names its schema and, by its place in the file, its message. Reading needs no registry for
+that: fields are known by their numbers, whatever the schema that the writer had.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -116,7 +109,7 @@ class MessageType:
 
     @property
     def indexes(self) -> list[int]:
-        """Return its place in the file: the numbers of the messages around it, then its own among its siblings."""
+        """Its place in the file: the numbers of the messages around it, then its own among its siblings."""
         path: list[str] = []
         inner = self._descriptor
         while inner is not None:
@@ -390,8 +383,6 @@ def _leads(indexes: Sequence[int]) -> tuple[bytes, ...]:
 
 
 # -- messages to columns -------------------------------------------------------------------------------
-
-
 def _frame(fields: Sequence[Field], messages: Sequence[Message]) -> pl.DataFrame:
     return pl.DataFrame([_column(field, messages) for field in fields])
 
@@ -400,7 +391,8 @@ def _column(field: Field, messages: Sequence[Message]) -> pl.Series:
     name = field.name
     values = list(map(attrgetter(name), messages))
     if field.kind == "map":
-        pairs = [pair for one in values for pair in _pairs(field, one)]
+        # Iterating over a map of messages yields its keys, each of which has a value.
+        pairs = [_Pair(key, one[key]) for one in values for key in sorted(one)]
         return _lists(field, pairs, list(map(len, values)))
     if field.repeated:
         return _lists(field, list(chain.from_iterable(values)), list(map(len, values)))
@@ -420,24 +412,17 @@ def _lists(field: Field, values: list[Any], lengths: list[int]) -> pl.Series:
     return lists.cast(field.column).alias(field.name)
 
 
-class _Pair:
+class _Pair(NamedTuple):
     """An entry of a map, as the message that it is on the wire."""
 
-    def __init__(self, key: Any, value: Any) -> None:
-        self.key = key
-        self.value = value
+    key: Any
+    value: Any
 
     def HasField(self, _: str) -> bool:
         return True
 
 
-def _pairs(field: Field, values: Mapping[Any, Any]) -> Iterator[_Pair]:
-    # Iterating over a map of messages yields its keys, each of which has a value.
-    return (_Pair(key, values[key]) for key in sorted(values))
-
-
 def _series(field: Field, values: list[Any]) -> pl.Series:
-    """Values of one field; None for what isn't there."""
     match field.kind:
         case "enum":
             names = _Names(field.names or {})
@@ -467,8 +452,6 @@ class _Names(dict[int, str]):
 
 
 # -- rows to messages ----------------------------------------------------------------------------------
-
-
 def _values(fields: Mapping[str, Field]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """What makes a row of these fields the arguments of a message."""
     makers = {name: _maker(field) for name, field in fields.items()}
@@ -513,7 +496,7 @@ def _same(value: Any) -> Any:
 
 
 def open_protobuf(spec: FormatSpec) -> Format:
-    """Make the format of a spec: with the header of a registry, or without."""
+    """The format of a spec: with the header of a registry, or without."""
     message = MessageType(spec.settings["message"], spec.settings["descriptors"])
     if "registry" not in spec.settings:
         return ProtobufFormat(message)

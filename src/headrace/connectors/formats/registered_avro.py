@@ -18,9 +18,9 @@ from headrace.connectors.formats.avro import (
     DatumReader,
     ReadSchema,
     SchemasDisagree,
-    parsed_schema,
     read_schema,
     resolve,
+    schema_types,
 )
 from headrace.connectors.formats.avro_rows import RowReader
 from headrace.connectors.formats.registry import (
@@ -60,18 +60,17 @@ class RegisteredAvroFormat(Format):
     def __init__(self, schema: object | None, source: SchemaSource, writer: SubjectWriter | None) -> None:
         self._source = source
         self._plain = None if schema is None else AvroFormat(schema)
-        self._reader = None if schema is None else read_schema(schema)
         self._writer = writer
 
     @override
     def columns(self) -> Columns | None:
-        return None if self._reader is None else self._reader.columns
+        return None if self._plain is None else self._plain.columns()
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
         if self._plain is not None:
             self._plain.made(columns)  # refuses columns that the reader's schema can't have
-        return _RegisteredAvroDecoder(self._source, columns, self._reader)
+        return _RegisteredAvroDecoder(self._source, columns, None if self._plain is None else self._plain.schema)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
@@ -85,7 +84,7 @@ class RegisteredAvroFormat(Format):
 
 def avro_to_register(schema: object) -> Registered:
     """A schema as registries take it."""
-    return Registered(json.dumps(parsed_schema(schema)))
+    return Registered(json.dumps(schema_types(schema)))
 
 
 class _RegisteredAvroDecoder(Decoder):
@@ -128,11 +127,6 @@ class _RegisteredAvroDecoder(Decoder):
             self._readers.popitem(last=False)
         return readers
 
-    def _wanted(self) -> set[str]:
-        """The names that the columns have, or had, in writers' schemas."""
-        notes = {} if self._reader is None else self._reader.notes
-        return {*self._columns, *(alias for name in self._columns if name in notes for alias in notes[name].aliases)}
-
     def _made(self, id: int, fetched: Fetched) -> _Reader | str:
         if fetched.problem:
             return f"its schema {id} is incomplete: {fetched.problem}"
@@ -141,7 +135,9 @@ class _RegisteredAvroDecoder(Decoder):
         try:
             text, needed = fetched.schema.text, [one.text for one in fetched.needed]
             writer = read_schema(text, needed, partly=True)
-            if self._wanted() & set(writer.left_out):
+            notes = {} if self._reader is None else self._reader.notes
+            aliases = [alias for name in self._columns if name in notes for alias in notes[name].aliases]
+            if {*self._columns, *aliases} & set(writer.left_out):
                 read_schema(text, needed)  # says why it can't be read
             made = resolve(writer, self._columns, self._reader)
             if writer.left_out:
@@ -155,7 +151,7 @@ class _RegisteredAvroDecoder(Decoder):
 
 
 def open_avro(spec: FormatSpec) -> Format:
-    """Make the format of a spec: with a registry, or bare datums of one schema."""
+    """The format of a spec: with a registry, or bare datums of one schema."""
     if "registry" not in spec.settings:
         return AvroFormat(spec.schema)
     writer = None if spec.schema is None else writer_of(spec, avro_to_register(spec.schema))

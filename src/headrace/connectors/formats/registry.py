@@ -1,26 +1,15 @@
 """Schema registries with Confluent's interface: settings, requests, schemas, and the header of records.
 
-settings
-    Where a registry is and how to log in, as JSON without secrets. Pure.
+``RegistryClient`` makes one request after another, each with a time limit, without retries, and blocks. Neither
+messages nor tracebacks have the secrets. They are read again for each request, so that one that was replaced is used at
+once.
 
-client
-    Asks a registry: one request after another, each with a time limit, without retries. Blocks.
+``SchemaSource`` fetches each schema once, in a thread, and keeps up to a limit of them. A decoder must not wait for a
+registry for long. So the caller waits a moment, and is then asked to return later: the fetch goes on. A registry that
+is away is asked again after pauses that grow. An id that it doesn't know is asked for several times, as copies of a
+registry may lag, and then counts as unknown for a while.
 
-    What fails becomes an error that says whether to try again. Neither messages nor tracebacks have the secrets. They
-    are read again for each request, so that one that was replaced is used at once.
-
-schemas
-    Schemas by their ids: fetched once, by a thread of their own, and kept up to a limit.
-
-    A decoder must not wait for a registry for long. So the caller waits a moment, and is then asked to return later:
-    the fetch goes on. A registry that is away is asked again after pauses that grow. An id that it doesn't know is
-    asked for several times, as copies of a registry may lag, and then counts as unknown for a while.
-
-framing
-    The header of a record whose schema is in a registry: a zero byte, and the schema's id in four bytes. Pure.
-
-writing
-    The id that a writer puts before its records: its schema is looked up under its subject, or registered there.
+The header of a record is a zero byte, and the id of its schema in four bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +27,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from operator import itemgetter
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Self
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
@@ -90,21 +79,15 @@ class RegistrySettings:
             raise DeclarationError("user= can't contain a colon", hint="check user=")
 
     def options(self) -> dict[str, Any]:
-        """What ``of`` makes the same ones of."""
-        found: dict[str, Any] = {"url": self.url}
-        if self.user is not None:
-            found["user"] = self.user
-        for name in ("password", "token"):
-            place = getattr(self, name)
-            if place is not None:
-                found[name] = place.options()
-        if self.ca_file is not None:
-            found["ca_file"] = self.ca_file
-        return found if self.timeout_ms == TIMEOUT_MS else {**found, "timeout_ms": self.timeout_ms}
+        """The settings as JSON, as far as they were given."""
+        given = {name: value for name in _KNOWN if (value := getattr(self, name)) is not None}
+        if self.timeout_ms == TIMEOUT_MS:
+            del given["timeout_ms"]
+        return {name: value.options() if isinstance(value, SecretPlace) else value for name, value in given.items()}
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The settings of some JSON. Raises ``DeclarationError`` for what isn't known."""
+        """The settings of ``options()``."""
         unknown = sorted(set(options) - set(_KNOWN))
         if unknown or "url" not in options:
             wrong = f"unknown settings {unknown}" if unknown else "no url"
@@ -122,8 +105,7 @@ _CONTENT = "application/vnd.schemaregistry.v1+json"
 _PIECE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A schema that another one needs, and the name by which it does."""
 
     name: str
@@ -145,9 +127,7 @@ class Registered:
         if self.type != "AVRO":
             body["schemaType"] = self.type
         if self.references:
-            body["references"] = [
-                {"name": one.name, "subject": one.subject, "version": one.version} for one in self.references
-            ]
+            body["references"] = [one._asdict() for one in self.references]
         return body
 
 
@@ -155,21 +135,17 @@ class RegistryClient:
     """One registry. One thread uses it at a time."""
 
     def __init__(self, settings: RegistrySettings) -> None:
+        self.url = settings.url
         self._settings = settings
         self._opener: OpenerDirector | None = None
 
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return self._settings.url
-
     def by_id(self, id: int) -> Registered | None:
-        """Return the schema with this id; None if it doesn't exist."""
+        """The schema with this id; None if it doesn't exist."""
         answer = self._ask("GET", f"/schemas/ids/{id}", missing=True)
         return None if answer is None else self._schema(answer)
 
     def by_version(self, subject: str, version: int) -> Registered:
-        """Return a version of a subject to which another schema refers. Raises ``DataError`` if it doesn't exist."""
+        """A version of a subject to which another schema refers. Raises ``DataError`` if it doesn't exist."""
         answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}", missing=True)
         if answer is None:
             raise DataError(
@@ -187,7 +163,7 @@ class RegistryClient:
     def register(self, subject: str, schema: Registered) -> int:
         """Register a schema under a subject, or find it there; return its id.
 
-        Raises ``DataError`` if the subject's rule about changes refuses it, or the registry can't read it.
+        Raises ``DataError`` if it breaks the subject's rule about changes, or the registry can't read it.
         """
         return self._number(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", schema.body()), "id")
 
@@ -196,7 +172,7 @@ class RegistryClient:
     ) -> dict[str, Any] | None:
         """The answer as JSON. With ``missing``, None for what isn't there."""
         request = Request(  # noqa: S310 - the settings allow http and https only
-            self._settings.url.rstrip("/") + path,
+            self.url.rstrip("/") + path,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Accept": f"{_CONTENT}, application/json", "User-Agent": "headrace"},
             method=method,
@@ -221,28 +197,33 @@ class RegistryClient:
                 ) from None
             why = "it took too long" if isinstance(error, TimeoutError) else _why(error)
             raise self._unavailable(f"doesn't answer: {why}") from None
+        answer = _fields(data)
         if status == HTTPStatus.OK:
-            return self._parsed(data)
-        if missing and status == HTTPStatus.NOT_FOUND and _code(data) // 100 == HTTPStatus.NOT_FOUND:
+            if answer is None:
+                raise self._strange("the answer isn't a JSON object")
+            return answer
+        # An error code of the registry begins with the HTTP status; a server that is no registry has none.
+        code = (answer or {}).get("error_code")
+        if missing and status == HTTPStatus.NOT_FOUND and isinstance(code, int) and code // 100 == status:
             return None
-        raise self._refusal(status, data, path)
+        message = (answer or {}).get("message")
+        said = " ".join(message.split())[:1000] if isinstance(message, str) else ""
+        raise self._refusal(status, said or f"HTTP status {status}", path)
 
     def _open(self, request: Request, timeout: float) -> HTTPResponse:
         if self._opener is None:
-            self._opener = build_opener(HTTPSHandler(context=self._context()))
+            file = self._settings.ca_file
+            try:
+                context = ssl.create_default_context(cafile=file)
+            except OSError as error:
+                raise InfrastructureError(
+                    f"the certificates of the schema registry can't be read from {file}: {error.strerror or error}",
+                    hint="put a PEM file at this path on each machine that runs drivers or containers",
+                ) from None
+            self._opener = build_opener(HTTPSHandler(context=context))
         response = self._opener.open(request, timeout=timeout)
         assert isinstance(response, HTTPResponse)
         return response
-
-    def _context(self) -> ssl.SSLContext:
-        file = self._settings.ca_file
-        try:
-            return ssl.create_default_context(cafile=file)
-        except OSError as error:
-            raise InfrastructureError(
-                f"the certificates of the schema registry can't be read from {file}: {error.strerror or error}",
-                hint="put a PEM file at this path on each machine that runs drivers or containers",
-            ) from None
 
     def _login(self) -> str | None:
         settings = self._settings
@@ -275,8 +256,7 @@ class RegistryClient:
         except (OSError, HTTPException):
             return b""
 
-    def _refusal(self, status: int, data: bytes, path: str) -> HeadraceError:
-        said = _message(data) or f"HTTP status {status}"
+    def _refusal(self, status: int, said: str, path: str) -> HeadraceError:
         match status:
             case HTTPStatus.UNAUTHORIZED:
                 return InfrastructureError(
@@ -299,30 +279,15 @@ class RegistryClient:
                 return DataError(
                     f"the schema registry {self.url} refuses the schema: {said}", hint="correct the schema"
                 )
-            case HTTPStatus.REQUEST_TIMEOUT | HTTPStatus.TOO_MANY_REQUESTS:
-                return self._unavailable(f"can't answer now: {said}")
-            case _ if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                return self._unavailable(f"can't answer now: {said}")
-            case _:
-                return InfrastructureError(
-                    f"{self.url} doesn't answer like a schema registry: {said}",
-                    hint="check the address: some registries need a path, such as /apis/ccompat/v7",
-                )
+        if status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS) or status >= 500:
+            return self._unavailable(f"can't answer now: {said}")
+        return self._strange(said, "check the address: some registries need a path, such as /apis/ccompat/v7")
 
     def _unavailable(self, what: str) -> UnavailableError:
         return UnavailableError(
             f"the schema registry {self.url} {what}",
             hint="check its address, and that it is running; Headrace tries again",
         )
-
-    def _parsed(self, data: bytes) -> dict[str, Any]:
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise self._strange("the answer isn't a JSON object")
-        return answer
 
     def _schema(self, answer: Mapping[str, Any]) -> Registered:
         text = answer.get("schema")
@@ -341,10 +306,8 @@ class RegistryClient:
             raise self._strange(f"the answer has no {name}")
         return number
 
-    def _strange(self, what: str) -> InfrastructureError:
-        return InfrastructureError(
-            f"{self.url} doesn't answer like a schema registry: {what}", hint="check the address"
-        )
+    def _strange(self, what: str, hint: str = "check the address") -> InfrastructureError:
+        return InfrastructureError(f"{self.url} doesn't answer like a schema registry: {what}", hint=hint)
 
 
 def _quoted(subject: str) -> str:
@@ -360,21 +323,13 @@ def _why(error: BaseException) -> str:
     return str(reason or error) or type(error).__name__
 
 
-def _code(data: bytes) -> int:
-    """Return the registry's error code, which begins with the HTTP status; 0 if there is none."""
+def _fields(data: bytes) -> dict[str, Any] | None:
+    """The fields of a JSON object; None if it isn't one."""
     try:
-        code = json.loads(data).get("error_code", 0)
-    except (ValueError, AttributeError):
-        return 0
-    return code if isinstance(code, int) else 0
-
-
-def _message(data: bytes) -> str:
-    try:
-        message = json.loads(data).get("message")
-    except (ValueError, AttributeError):
-        return ""
-    return " ".join(message.split())[:1000] if isinstance(message, str) else ""
+        answer = json.loads(data)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 # -- schemas -----------------------------------------------------------------------------------------
@@ -385,23 +340,6 @@ UNKNOWN_TRIES, UNKNOWN_PAUSE_MS, UNKNOWN_FOR_MS = 3, 300.0, 60_000.0
 REFERENCES_MAX = 100
 _RETRY = Retry(None, 100.0, 10_000.0)
 _log = logger(__name__)
-
-
-class Fetching(Protocol):
-    """What a source needs of a client."""
-
-    @property
-    def url(self) -> str:
-        """Where the schemas come from."""
-        ...
-
-    def by_id(self, id: int) -> Registered | None:
-        """Fetch a schema."""
-        ...
-
-    def by_version(self, subject: str, version: int) -> Registered:
-        """Fetch a schema that another one refers to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,31 +354,26 @@ class Fetched:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class _Unknown:
-    tries: int
-    until_ms: float
-
-
 class SchemaSource:
     """The schemas of one registry. Any thread may use it."""
 
-    def __init__(self, client: Fetching, clock: Clock | None = None, *, wait_ms: float | None = None) -> None:
+    def __init__(self, client: RegistryClient, clock: Clock | None = None, *, wait_ms: float = WAIT_MS) -> None:
         self._client = client
         self._clock = clock or WallClock()
-        self._wait_ms = WAIT_MS if wait_ms is None else wait_ms
+        self._wait_ms = wait_ms
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
         self._known: OrderedDict[int, Fetched] = OrderedDict()
-        self._unknown: dict[int, _Unknown] = {}
+        self._unknown: dict[int, tuple[int, float]] = {}
+        """How often each id was asked for, and until when it counts as unknown."""
         self._error: HeadraceError | None = None
         self._failures = 0
         self._not_before_ms = 0.0
 
     def schemas(self, ids: Collection[int]) -> Mapping[int, Fetched | None]:
-        """Return the schema of each id; None if the registry has none.
+        """The schema of each id; None if the registry has none.
 
         Raises ``UnavailableError`` if some haven't arrived after a moment, or the error of a refusal by the registry.
         """
@@ -466,13 +399,8 @@ class SchemaSource:
 
     def _missing(self, ids: Collection[int]) -> list[int]:
         now = self._clock.monotonic_ms()
-        unknown = self._unknown
-        return [
-            id
-            for id in ids
-            if id not in self._known
-            and not (id in unknown and unknown[id].tries >= UNKNOWN_TRIES and now < unknown[id].until_ms)
-        ]
+        unknown = {id for id, (tries, until_ms) in self._unknown.items() if tries >= UNKNOWN_TRIES and now < until_ms}
+        return [id for id in ids if id not in self._known and id not in unknown]
 
     def _begin(self, ids: list[int]) -> None:
         """Fetch in a thread, unless one is at it, or it is too early to ask again."""
@@ -510,10 +438,10 @@ class SchemaSource:
                 self._known[id] = fetched
                 self._unknown.pop(id, None)
                 return True
-            before = self._unknown.get(id)
+            before, _ = self._unknown.get(id, (0, 0.0))
             now = self._clock.monotonic_ms()
-            tries = 1 if before is None or before.tries >= UNKNOWN_TRIES else before.tries + 1
-            self._unknown[id] = _Unknown(tries, now + UNKNOWN_FOR_MS)
+            tries = 1 if before >= UNKNOWN_TRIES else before + 1
+            self._unknown[id] = tries, now + UNKNOWN_FOR_MS
             if tries >= UNKNOWN_TRIES:
                 return True
             self._error = UnavailableError(
@@ -576,7 +504,7 @@ def header(id: int) -> bytes:
 
 
 def id_in(head: bytes) -> int | None:
-    """Return the id in the first bytes of a record; None if they aren't a header."""
+    """The id in the first bytes of a record; None if they aren't a header."""
     return int.from_bytes(head[1:], "big") if len(head) == HEADER_BYTES and head[:1] == _MAGIC else None
 
 
@@ -588,14 +516,12 @@ def no_header(head: bytes) -> str:
 
 
 def ids_in(payloads: Sequence[bytes]) -> dict[bytes, int | None]:
-    """The different first bytes of the records, in the order in which they come, and the id in each."""
+    """The id in each of the different first bytes of the records, in their order."""
     return {head: id_in(head) for head in dict.fromkeys(map(_HEAD, payloads))}
 
 
 def decode_by_id(
-    payloads: Sequence[bytes],
-    ids: Mapping[bytes, int | None],
-    decode: Callable[[int | None, Sequence[bytes]], Decoded],
+    payloads: Sequence[bytes], ids: Mapping[bytes, int | None], decode: Callable[[int | None, Sequence[bytes]], Decoded]
 ) -> Decoded:
     """Decode the records of each id separately, and those without one. ``ids`` are the non-empty ids of ``ids_in``."""
     groups = list(dict.fromkeys(ids.values()))
@@ -649,23 +575,6 @@ RETRY = Retry(6, 200.0, 4_000.0)
 """How often a registry that doesn't answer is asked: for about ten seconds, once in a writer's life."""
 
 
-class Registering(Protocol):
-    """What a writer needs of a client."""
-
-    @property
-    def url(self) -> str:
-        """Where the schema should be."""
-        ...
-
-    def lookup(self, subject: str, schema: Registered) -> tuple[int, int] | None:
-        """Find a schema under a subject."""
-        ...
-
-    def register(self, subject: str, schema: Registered) -> int:
-        """Register a schema under a subject."""
-        ...
-
-
 class SubjectWriter:
     """Finds the id of ``schema`` under ``subject``. ``needed`` are schemas that it refers to, by their subjects.
 
@@ -674,7 +583,7 @@ class SubjectWriter:
 
     def __init__(
         self,
-        client: Registering,
+        client: RegistryClient,
         schema: Registered,
         subject: str | None,
         *,
@@ -693,8 +602,7 @@ class SubjectWriter:
     def header(self) -> bytes:
         """The first bytes of each record. The first call asks the registry, and waits some seconds for it.
 
-        Raises ``UnavailableError`` if it doesn't answer, ``InfrastructureError`` if the schema isn't registered,
-        ``DataError`` if the registry refuses it.
+        Raises ``InfrastructureError`` if the schema isn't registered, ``DataError`` if the registry refuses it.
         """
         if self._header is None:
             if self._subject is None:
@@ -746,17 +654,13 @@ class SubjectWriter:
 
 
 def client_of(spec: FormatSpec) -> RegistryClient:
-    """Return a client of the registry that a format names."""
+    """The client of the registry that a format names."""
     return RegistryClient(RegistrySettings.of(spec.settings["registry"]))
 
 
 def writer_of(spec: FormatSpec, schema: Registered, needed: Mapping[str, Registered] | None = None) -> SubjectWriter:
-    """Return the writer of a format with a registry. ``needed`` are the schemas that ``schema`` refers to."""
+    """The writer of a format with a registry. ``needed`` are the schemas that ``schema`` refers to, by subject."""
     settings = spec.settings
     return SubjectWriter(
-        client_of(spec),
-        schema,
-        settings.get("subject"),
-        register=settings.get("register", False),
-        needed=needed or {},
+        client_of(spec), schema, settings.get("subject"), register=settings.get("register", False), needed=needed or {}
     )

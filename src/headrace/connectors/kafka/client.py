@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -29,7 +29,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from typing_extensions import override
 
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.core.errors import (
@@ -50,33 +49,10 @@ from headrace.core.errors import (
 from headrace.core.log import Throttle, logger
 from headrace.core.secrets import SecretOptions, SecretPlace
 
-__all__ = [
-    "ANSWER_S",
-    "OUT_OF_RANGE",
-    "AdminClient",
-    "ConfigResource",
-    "Consumer",
-    "IsolationLevel",
-    "KafkaClient",
-    "KafkaError",
-    "KafkaException",
-    "Message",
-    "NewPartitions",
-    "NewTopic",
-    "OffsetSpec",
-    "Producer",
-    "TopicCollection",
-    "TopicPartition",
-    "Troubles",
-    "cannot_log_in",
-    "no_right_to_group",
-    "open_admin",
-    "open_consumer",
-    "open_plain_producer",
-    "open_producer",
-    "problem_of",
-    "resolved",
-]
+__all__ = [  # what other modules take of confluent_kafka
+    "AdminClient", "ConfigResource", "Consumer", "IsolationLevel", "KafkaError", "KafkaException", "Message",
+    "NewPartitions", "NewTopic", "OffsetSpec", "Producer", "TopicCollection", "TopicPartition",
+]  # fmt: skip
 
 ANSWER_S = 10.0
 """How long a call waits for a broker's answer. Those that a run loop makes have to be shorter."""
@@ -109,7 +85,7 @@ class Troubles:
         self._throttle = Throttle(_log)
 
     def heard(self, error: KafkaError) -> None:
-        """Record a report. "All brokers are down" is less informative than the reason before it."""
+        """ "All brokers are down" is less informative than the reason before it."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last is None:
             self.last = error
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -126,21 +102,18 @@ class Troubles:
         return self.secret.clean(self.last.str() if told else f"{self.last.str()}: {self.closed}")
 
     def over(self) -> None:
-        """Forget the last report: something has worked."""
+        """Something has worked."""
         self.last = None
         self.closed = ""
 
 
+@dataclass(eq=False)
 class KafkaClient(Generic[R]):
-    """A client of confluent_kafka, ``raw``, and what is known about its connections.
+    """A client of confluent_kafka, and what is known about its connections. ``brokers`` is for messages."""
 
-    ``brokers`` are its addresses, for messages.
-    """
-
-    def __init__(self, raw: R, brokers: str, troubles: Troubles) -> None:
-        self.raw = raw
-        self.brokers = brokers
-        self.troubles = troubles
+    raw: R
+    brokers: str
+    troubles: Troubles
 
     @contextmanager
     def translating(self, doing: str) -> Iterator[None]:
@@ -156,7 +129,7 @@ class KafkaClient(Generic[R]):
             ) from None
 
     def answer(self, future: Future[T], doing: str) -> T:
-        """Wait for the answer to a call of an admin client. ``doing`` names the call in messages."""
+        """Wait for the answer to a call of an admin client."""
         error = future.exception()
         if isinstance(error, KafkaException):
             # The error itself stays out of tracebacks. They refer to all callers, some of those to the future, and the
@@ -184,7 +157,7 @@ class KafkaClient(Generic[R]):
         return found, errors
 
     def problem(self, error: KafkaError, doing: str) -> HeadraceError:
-        """What an error of the client means. Some say no more than that another one, which was reported, stands."""
+        """What an error of the client means. Some only say that another one, which was reported, stands."""
         if error.code() in _EXPLAINED and not isinstance(self.raw, Consumer):
             try:
                 self.raw.poll(0)  # reports wait in a queue
@@ -194,7 +167,7 @@ class KafkaClient(Generic[R]):
 
 
 def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
-    """The error if a broker has refused the client's login: it would try forever. None if none has."""
+    """The error if a broker has refused the client's login: it would try forever."""
     heard = client.troubles.last
     if heard is None or not _is_login(heard):
         return None
@@ -203,12 +176,11 @@ def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
 
 
 def no_right_to_group(error: KafkaError | None) -> bool:
-    """Whether a consumer reports that its user has no right to its group."""
+    """Whether a consumer's user has no right to its group."""
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _is_login(heard: KafkaError) -> bool:
-    """Whether a broker has refused a login. Some brokers just close the connection."""
     return _BY_CODE.get(heard.code()) is _LOGIN or "SASL authentication error" in heard.str()
 
 
@@ -267,7 +239,7 @@ def open_admin(settings: KafkaSettings) -> KafkaClient[AdminClient]:
     return _open(settings, AdminClient, {}, {})
 
 
-_DEFAULTS: Mapping[str, str] = {
+_DEFAULTS = {
     "client.id": "headrace",
     "socket.connection.setup.timeout.ms": "5000",
     "reconnect.backoff.ms": "50",
@@ -278,10 +250,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 def _open(
-    settings: KafkaSettings,
-    make: Callable[..., R],
-    usual: Mapping[str, str],
-    ours: Mapping[str, Any],
+    settings: KafkaSettings, make: Callable[..., R], usual: Mapping[str, str], ours: Mapping[str, Any]
 ) -> KafkaClient[R]:
     given, secret = resolved(settings)
     troubles = Troubles(secret=secret, brokers=settings.brokers)
@@ -294,16 +263,15 @@ def _open(
         return KafkaClient(make(options), settings.brokers, troubles)
     except (KafkaException, ValueError, TypeError) as error:
         what = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        gone = [f"; there is no {value}" for name, value in given.items() if name in what and _is_gone(name, value)]
+        gone = [
+            f"; there is no {value}"
+            for name, value in given.items()
+            if name in what and name.endswith(".location") and not Path(value).exists()
+        ]
         raise DeclarationError(
             f"Kafka at {settings.brokers}: librdkafka can't use these options: {secret.clean(what)}{''.join(gone)}",
             hint="correct options= of hr.io.kafka; librdkafka's CONFIGURATION.md lists their names",
         ) from None
-
-
-def _is_gone(name: str, value: str) -> bool:
-    """Whether the file that an option names isn't here."""
-    return name.endswith(".location") and not Path(value).exists()
 
 
 def resolved(settings: KafkaSettings) -> tuple[dict[str, str], SecretOptions]:
@@ -319,7 +287,6 @@ def resolved(settings: KafkaSettings) -> tuple[dict[str, str], SecretOptions]:
 
 
 def _tokens(function: str) -> Callable[[str], tuple[str, float]]:
-    """The user's function, as librdkafka calls it."""
     module, _, name = function.partition(":")
     try:
         get = getattr(import_module(module), name)
@@ -343,13 +310,12 @@ def _tokens(function: str) -> Callable[[str], tuple[str, float]]:
 
 
 class _Lines:
-    """Where librdkafka's log lines go, without secrets. What matters of them comes as errors, too."""
+    """Where librdkafka's log lines go, as to a ``logging.Logger``. What matters of them comes as errors, too."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
 
     def log(self, _level: int, text: str, *values: object) -> None:
-        """Log a line, as ``logging.Logger.log`` would."""
         line = text % values if values else text
         if _CLOSED in line:
             self._troubles.closed = line.rpartition("]: ")[2]
@@ -357,16 +323,9 @@ class _Lines:
 
 
 # -- what errors mean
-
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(NamedTuple):
     error: type[HeadraceError]
     hint: str
-
-    @override
-    def __repr__(self) -> str:
-        return self.error.__name__
 
 
 _WAIT = _Meaning(UnavailableError, "check brokers=, the network and the broker; Headrace keeps trying")
@@ -438,9 +397,7 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     _Meaning(StreamExistsError, "use another name"): ("TOPIC_ALREADY_EXISTS",),
 }  # fmt: skip
 
-_BY_CODE: Mapping[int, _Meaning] = {
-    getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names
-}
+_BY_CODE = {getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names}
 _CLOSED, _HANDSHAKE = "closed by peer", "SSL handshake failed"
 """In what librdkafka reports of a connection."""
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
@@ -450,7 +407,7 @@ _EXPLAINED = _WAITED | {KafkaError._FATAL}
 
 
 def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) -> HeadraceError:
-    """What an error of the client means. A refused login isn't reported as a broker that doesn't answer."""
+    """What an error of the client means. A refused login isn't one of brokers that don't answer."""
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
     text, why = troubles.secret.clean(error.str()), ""

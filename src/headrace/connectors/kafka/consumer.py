@@ -1,11 +1,7 @@
 """A topic of others as a row system: fetched in a thread of its own, read as rows, and described.
 
-consumer
-    Reads partitions of a topic as rows. Offsets are Kafka's: transactions and compaction leave gaps. The run loop's
-    thread uses it, but for ``RecordSource``, which the thread of ``fetching`` calls.
-
-admin
-    Describes a topic as a stream of rows.
+Offsets are Kafka's: transactions and compaction leave gaps. The run loop's thread uses ``KafkaConsumer``; the thread of
+``fetching`` calls ``RecordSource``.
 """
 
 from __future__ import annotations
@@ -101,9 +97,9 @@ class RecordSource(FetchSource):
         self._looked = time.monotonic()
         try:
             found = self._topics.describe(self._topic)
+        except StreamNotFoundError:
+            raise
         except HeadraceError as error:
-            if isinstance(error, StreamNotFoundError):
-                raise
             _log.debug("can't look at the topic", topic=self._topic, error=error.message)
             return
         if known.id and found.id and known.id != found.id:
@@ -122,7 +118,7 @@ class RecordSource(FetchSource):
 
 
 def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> TrimmedOffsetError:
-    """Return the error for records that were deleted before they were read."""
+    """The error for records that were deleted before they were read."""
     return TrimmedOffsetError(
         f"partition {partition} of topic {topic!r}: offsets {position} to {low - 1} were deleted before they "
         f"were read, up to {low - position} records",
@@ -132,7 +128,7 @@ def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> T
 
 
 def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
-    """Return the error for a position that the topic no longer has."""
+    """The error for a position that the topic no longer has."""
     return StreamNotFoundError(
         f"partition {partition} of topic {topic!r} ends at offset {high}, but the app has read up to {position}: "
         "this is another topic of that name, or it has lost its last records",
@@ -226,7 +222,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         return max(position, low)
 
     def _first(self, partition: int, low: Offset) -> Offset:
-        """Where the first run begins."""
         topic, start = self._options.topic, self._options.start
         if start == "oldest":
             return low
@@ -289,7 +284,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         return None if self._options.end is None else self._options.end.time_ms
 
     def _present_end(self, reading: _RecordReading) -> Offset | None:
-        """Return the present end of the partition; None if no broker answers, or if records of that time may be unread.
+        """The present end of the partition; None if no broker answers, or if records of that time may be unread.
 
         The broker is asked when there is nothing more to take, so that a record of the end's time is found first.
         """
@@ -308,7 +303,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             return None
 
     def _rows(self, reading: _RecordReading, fetched: FetchedRecords) -> Rows | None:
-        """The rows; None if they can't be decoded now."""
         ssp, first = reading.ssp, reading.position
         if not len(fetched):
             reading.position = fetched.next
@@ -395,23 +389,17 @@ def _unread(lost: int, after: Offset) -> list[Unread]:
 
 # -- admin -------------------------------------------------------------------------------------------
 class KafkaAdmin(UnwatchedAdmin):
-    """The one topic is a stream of any name: the options say which one it is.
-
-    ``columns`` are those that the formats say by themselves, if they do.
-    """
+    """The one topic is a stream of any name. ``columns`` are those that the formats say by themselves, if they do."""
 
     def __init__(self, options: TopicOptions, topics: Topics, columns: Columns | None, clock: Clock) -> None:
         super().__init__()
         self._options = options
+        self._topic = options.topic
         self._topics = topics
         self._columns = columns
         self._clock = clock
         self._times = RecordTimes(options.settings, uncommitted=options.uncommitted)
         self._groups: dict[str, GroupCommits] = {}
-
-    @property
-    def _topic(self) -> str:
-        return self._options.topic
 
     @override
     def list(self) -> builtins.list[str]:
@@ -436,8 +424,7 @@ class KafkaAdmin(UnwatchedAdmin):
                 f"end= of topic {self._topic!r} has no offset for partition {missing}",
                 hint="name an offset for each of the topic's partitions, or a time",
             )
-        bounded = end is not None
-        return StreamInfo(stream, partitions, columns, bounded=bounded, until_offset=True, identity=topic.id)
+        return StreamInfo(stream, partitions, columns, bounded=end is not None, until_offset=True, identity=topic.id)
 
     @override
     def create(
@@ -465,13 +452,14 @@ class KafkaAdmin(UnwatchedAdmin):
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """By the timestamps of records, which are their writers' or the broker's, as the topic is set up."""
-        self._check_partition(ssp)
+        partitions = self._topics.partitions(self._topic)
+        if not 0 <= ssp.partition < partitions:
+            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {partitions - 1}")
         found = self._topics.at(self._topic, ssp.partition, time_ms)
         return self._topics.upcoming(self._topic, [ssp.partition])[ssp.partition] if found is None else found
 
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        """Reads the record."""
         return self._times.read(self._topic, ssp.partition, offset)
 
     @override
@@ -503,11 +491,6 @@ class KafkaAdmin(UnwatchedAdmin):
         self._topics.close()
         self._times.close()
 
-    def _check_partition(self, ssp: SSP) -> None:
-        partitions = self._topics.partitions(self._topic)
-        if not 0 <= ssp.partition < partitions:
-            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {partitions - 1}")
-
     def _refused(self, why: str, hint: str) -> UsageError:
         return UsageError(f"the topic {self._topic!r} {why}", hint=hint)
 
@@ -519,7 +502,7 @@ CALL_S = 5.0
 
 @dataclass
 class KafkaSystem(RowSystem):
-    """A system with one topic, as a stream of any name: the options say which one it is."""
+    """A system with one topic, as a stream of any name."""
 
     options: TopicOptions
     clock: Clock = field(default_factory=WallClock)
@@ -556,9 +539,9 @@ class KafkaSystem(RowSystem):
             format = open_format(BYTES)
             contents = format.columns() or {}
         keys = []
-        for name in (name for name, what in about.items() if what == "key"):
+        for name, what in about.items():
             dtype = key_dtype(key_format) if columns is None else columns.get(name)
-            if dtype is not None:
+            if what == "key" and dtype is not None:
                 keys.append(KeyColumn(name, key_format, dtype))
         return RecordRows(format.decoder(contents), about, keys)
 

@@ -7,8 +7,7 @@ gets into a later feed.
 
 The lock guards feeds and orders; it is never held while a broker is waited for. Calls that wait without letting other
 threads run, such as those for cached offsets, aren't made at all. A pipe says that there is something new:
-librdkafka has no descriptor to wait for. What ``FetchSource`` does runs in the thread; ``begin``, ``end``, ``take``,
-``look`` and ``close`` run in the other one. ``PartitionFeed`` and ``FetchedRecords`` are pure; the caller has the lock.
+librdkafka has no descriptor to wait for. ``PartitionFeed`` and ``FetchedRecords`` are pure; the caller has the lock.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import ClassVar
+
+from typing_extensions import override
 
 from headrace.connectors.kafka.client import (
     OUT_OF_RANGE,
@@ -35,6 +36,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.files import Bell
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
+from headrace.core.worker import WorkerThread
 from headrace.rows.given import Headers
 
 _log = logger(__name__)
@@ -87,13 +89,13 @@ class FetchedRecords:
         return FetchedRecords(self.offsets[part], self.values[part], next, size, keys, times, headers, self.lost)
 
     def first_at(self, time_ms: int) -> Offset | None:
-        """Return the offset of the first record with this timestamp or a later one; None if there is none."""
+        """The offset of the first record with this timestamp or a later one; None if there is none."""
         index = next((i for i, time in enumerate(self.times) if time >= time_ms), None)
         return None if index is None else self.offsets[index]
 
 
 def together(pieces: Sequence[FetchedRecords]) -> FetchedRecords:
-    """Pieces that follow one another as one, at least one. None of them may have ``lost``."""
+    """Pieces that follow one another as one. None of them may have ``lost``."""
     if len(pieces) == 1:
         return pieces[0]
     offsets: list[Offset] = []
@@ -146,10 +148,9 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
 
 
 class PartitionFeed:
-    """What was fetched of one partition from ``position`` on, and wasn't handed out."""
+    """What was fetched of one partition and wasn't handed out. ``marked`` is as in ``FetchSource``."""
 
     def __init__(self, topic: str, partition: int, position: Offset, *, marked: bool = False) -> None:
-        """``marked``: as in ``FetchSource``."""
         self.topic = topic
         self.partition = partition
         self.fetched_to = position
@@ -162,7 +163,7 @@ class PartitionFeed:
         self.closed = False
         self.paused = False
         self._marked = marked
-        self._waiting: deque[FetchedRecords] = deque()
+        self._waiting = deque[FetchedRecords]()
 
     @property
     def place(self) -> TopicPartition:
@@ -180,7 +181,7 @@ class PartitionFeed:
         self.fetched_to = fetched.next
 
     def ended(self, offset: Offset) -> None:
-        """The end of the partition was reached: everything before ``offset`` was fetched."""
+        """Everything before ``offset``, the end of the partition, was fetched."""
         self.end = offset
         if offset > self.fetched_to:
             self.put(FetchedRecords([], [], offset))
@@ -197,7 +198,7 @@ class PartitionFeed:
 
     @property
     def waiting(self) -> bool:
-        """There is something to take."""
+        """Whether there is something to take."""
         return bool(self._waiting)
 
     def take(self, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
@@ -232,10 +233,10 @@ class PartitionFeed:
 
 # -- fetching ----------------------------------------------------------------------------------------
 class FetchSource(ABC):
-    """The kind of topics that are fetched. The thread calls it."""
+    """A kind of topics that are fetched. The fetching thread calls it."""
 
     doing: str
-    """The thread's activity, for messages."""
+    """What the thread does, for messages."""
     at_once: ClassVar[int]
     """So many records are moved at a time."""
     idle_s: ClassVar[float]
@@ -262,18 +263,17 @@ class FetchSource(ABC):
         """Called after each turn. Raises if fetching makes no sense any more."""
 
 
-class FetchThread:
+class FetchThread(WorkerThread):
     """Fetches partitions into feeds. One thread uses it, apart from its own, which starts with the first order."""
 
     def __init__(self, client: KafkaClient[Consumer], name: str, source: FetchSource) -> None:
+        super().__init__(name)
         self.client = client
         self.lock = threading.Condition()
         """Notified of what the thread may wait for."""
         self._source = source
-        self._closed = False
         self._failed: HeadraceError | None = None
         self._bell = Bell()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._orders: list[tuple[PartitionFeed, bool]] = []
         self._feeds: dict[Key, PartitionFeed] = {}
         """Those that are assigned, by topic and partition. The thread alone changes it."""
@@ -290,19 +290,18 @@ class FetchThread:
 
     def end(self, feed: PartitionFeed) -> None:
         """Stop fetching a partition. What was fetched is dropped."""
+        with self.lock:
+            feed.clear()
         self._order(feed, wanted=False)
 
     def _order(self, feed: PartitionFeed, *, wanted: bool) -> None:
         with self.lock:
-            if not wanted:
-                feed.clear()
             self._orders.append((feed, wanted))
             self.lock.notify()
-            if self._thread.ident is None:
-                self._thread.start()
+            self.start()
 
     def take(self, feed: PartitionFeed, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
-        """Take what ``PartitionFeed.take`` says. Raises an error that came instead of more."""
+        """As ``PartitionFeed.take``. Raises an error that came instead of more."""
         with self.lock:
             fetched = feed.take(max_bytes, exactly=exactly)
             if fetched is None and feed.error is not None:
@@ -329,28 +328,29 @@ class FetchThread:
         """A descriptor that becomes readable when there is something new."""
         return self._bell.fileno()
 
+    @override
     def close(self) -> None:
         """End the thread, and release everything, the client too. Called once."""
-        with self.lock:
-            self._closed = True
-            self.lock.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().close()
         self._bell.close()
         self.client.raw.close()
 
+    @override
+    def wake(self) -> None:
+        with self.lock:
+            self.lock.notify()
+
     # -- its own thread
 
-    def _work(self) -> None:
-        try:
-            while self._turn():
-                pass
-        except HeadraceError as error:
-            self._fail(error)
-        except Exception as error:  # noqa: BLE001 - or the run loop would wait for a dead thread
-            self._fail(HeadraceError(f"{self._source.doing}: {type(error).__name__}: {error}"))
+    @override
+    def work(self) -> None:
+        while self._turn():
+            pass
 
-    def _fail(self, error: HeadraceError) -> None:
+    @override
+    def failed(self, error: Exception) -> None:
+        if not isinstance(error, HeadraceError):
+            error = HeadraceError(f"{self._source.doing}: {type(error).__name__}: {error}")
         with self.lock:
             self._failed = error
             self._bell.ring()
@@ -372,9 +372,9 @@ class FetchThread:
         """Follow orders, and wait until some feed has room; False when everything is closed."""
         while True:
             with self.lock:
-                while not (self._closed or self._orders or self._has_room()):
+                while not (self.closing.is_set() or self._orders or self._has_room()):
                     self.lock.wait()
-                if self._closed:
+                if self.closing.is_set():
                     return False
                 orders, self._orders = self._orders, []
             with self.client.translating(self._source.doing):
@@ -422,12 +422,9 @@ class FetchThread:
                 self.client.raw.resume([feed.place])
 
     def _hand_on(self, messages: Sequence[Message], errors: Sequence[KafkaError | None]) -> None:
-        """Put records into feeds, run by run."""
-        partitions = list(map(Message.partition, messages))
-        one_topic = len({feed.topic for feed in self._feeds.values()}) < 2
-        keys: Sequence[object] = (
-            partitions if one_topic else list(zip(map(Message.topic, messages), partitions, strict=True))
-        )
+        keys: list[object] = list(map(Message.partition, messages))
+        if len({feed.topic for feed in self._feeds.values()}) > 1:
+            keys = list(zip(map(Message.topic, messages), keys, strict=True))
         if keys.count(keys[0]) == len(keys) and not any(errors):  # most of the time
             self._put(messages)
             return

@@ -1,28 +1,15 @@
-"""Management of the streams of a log in Kafka: topics, registry, groups and ends.
+"""Management of the streams of a log in Kafka: registry, groups and ends. Threads may share it, but for ``unread``.
 
-records
-    Marks after the last records of a stream that ends. A mark is a record without a value, unlike any frame.
+A stream ends with a mark in each partition, a record without a value, unlike any frame. A mark may be there twice:
+which one counts is recorded. ``Metadata`` is the registry: every answer is as new as the question, because the topic's
+end is asked for, and read up to. One lock is held while a broker is waited for.
 
-    A mark may be there twice: which one counts is recorded.
+Positions of readers are committed offsets of groups. A run loop reports and asks many times a second, and doesn't wait:
+of each group one commit is under way at a time, and what is reported meanwhile goes out with the next one. What is
+asked for is answered from the last answers of the brokers, and they are asked again when those are old.
 
-log metadata
-    The registry of a log in Kafka, read from its topic and written to it.
-
-    Every answer is as new as the question: the topic's end is asked for, and read up to. Threads may share it; one lock
-    is held while a broker is waited for.
-
-log positions
-    Positions of readers as committed offsets of groups, and how far readers are behind. Nothing here waits.
-
-    A run loop reports and asks many times a second. Of each group one commit is under way at a time; what is reported
-    meanwhile goes out with the next one. What is asked for is answered from the last answers of the brokers, and they
-    are asked again when those are old.
-
-log admin
-    Management of the streams of a log in Kafka. Threads may share an admin, but for ``unread``.
-
-    A stream is in the registry before its topic is there, so a topic that exists without a stream belongs to another
-    program, and is left alone. Partitions are counted by the topic.
+A stream is in the registry before its topic is there, so a topic that exists without a stream belongs to another
+program, and is left alone. Partitions are counted by the topic.
 """
 
 from __future__ import annotations
@@ -78,15 +65,10 @@ from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
 # -- records -----------------------------------------------------------------------------------------
 def append(
-    producer: KafkaClient[Producer],
-    doing: str,
-    again: str,
-    topic: str,
-    partitions: int,
-    value: bytes | None,
-    key: bytes | None = None,
+    producer: KafkaClient[Producer], again: str, topic: str, partitions: int, value: bytes | None, key: bytes | None
 ) -> tuple[Offset, ...]:
     """Append a record to each partition; return where they are. ``again`` is what to do if no broker answers."""
+    doing = f"sealing topic {topic!r}" if value is None else f"writing to topic {topic!r}"
     offsets: dict[int, Offset] = {}
     errors: list[KafkaError] = []
 
@@ -114,9 +96,8 @@ END_KEY = b"headrace-end"
 
 def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
     """Append a mark to each partition; return where they are."""
-    topic = options.topic(stream)
     producer = open_plain_producer(options.settings)
-    return append(producer, f"sealing topic {topic!r}", "seal the stream again", topic, partitions, None, END_KEY)
+    return append(producer, "seal the stream again", options.topic(stream), partitions, None, END_KEY)
 
 
 # -- log metadata ------------------------------------------------------------------------------------
@@ -153,11 +134,11 @@ class Metadata:
             return self._registry
 
     def find(self, stream: str) -> StreamEntry | None:
-        """Return the present entry of a stream; None if it doesn't exist."""
+        """The present entry of a stream; None if it doesn't exist."""
         return self.refresh().find(stream)
 
     def require(self, stream: str) -> StreamEntry:
-        """Return the present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
+        """The present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
 
     def order(self, order: StreamOrder) -> StreamEntry:
@@ -186,8 +167,7 @@ class Metadata:
 
     def _append(self, order: StreamOrder) -> Offset:
         producer, self._producer = self._producer or open_plain_producer(self._options.settings), None
-        doing = f"writing to topic {self._topic!r}"
-        (offset,) = append(producer, doing, "run the command again", self._topic, 1, encode_order(order))
+        (offset,) = append(producer, "run the command again", self._topic, 1, encode_order(order), None)
         self._producer = producer  # after some errors it takes nothing more
         return offset
 
@@ -254,7 +234,7 @@ class Sizes:
         self._means: dict[str, float] = {}
 
     def seen(self, stream: str, records: int, size: int) -> None:
-        """Take records with so many bytes in."""
+        """Take in records with so many bytes."""
         if records:
             mean = size / records
             self._means[stream] = mean + (self._means.get(stream, mean) - mean) * (1 - _WEIGHT) ** records
@@ -307,12 +287,6 @@ class _Distance:
     committed: Future[dict[int, Offset]] | None = None
     unread: list[Offset] = field(default_factory=list)
 
-    @property
-    def answered(self) -> bool:
-        """Whether all that was asked is known."""
-        answers = (self.committed, *self.oldest.values(), *self.upcoming.values())
-        return all(answer is not None and answer.done() for answer in answers)
-
 
 class Distances:
     """How many records of streams are unread. One thread uses it."""
@@ -325,7 +299,8 @@ class Distances:
     def unread(self, topic: str, partitions: int, group: str) -> list[Offset]:
         """What the last answers say, of each partition; empty before there are any."""
         one = self._watched.setdefault((topic, group), _Distance())
-        if one.committed is not None and one.answered:
+        answers = (one.committed, *one.oldest.values(), *one.upcoming.values())
+        if one.committed is not None and all(answer is not None and answer.done() for answer in answers):
             try:
                 begins, ends = (self._topics.answered(topic, asked) for asked in (one.oldest, one.upcoming))
                 read = one.committed.result()
@@ -421,8 +396,13 @@ class KafkaLogAdmin(Admin):
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         entry, partitions = self._require(stream)
-        oldest, upcoming = self._topics.extents(self._options.topic(stream), partitions)
-        return [_extent(entry, number, oldest[number], upcoming[number]) for number in range(partitions)]
+        low, high = self._topics.extents(self._options.topic(stream), partitions)
+        extents = []
+        for number in range(partitions):
+            end = entry.end(number)
+            upcoming = high[number] if end is None else end
+            extents.append(Extent(min(low[number], upcoming), upcoming, end is not None, trimmed=low[number] > 0))
+        return extents
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
@@ -432,7 +412,6 @@ class KafkaLogAdmin(Admin):
 
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        """Reads a record. None, too, if it was trimmed meanwhile."""
         extent = self.extent(ssp)
         if offset >= extent.upcoming:
             return None
@@ -499,7 +478,6 @@ class KafkaLogAdmin(Admin):
     # -- streams ---------------------------------------------------------------------------------------
 
     def _group(self, group: str) -> str:
-        """The group in Kafka, where tools for lag show it."""
         return f"{self._options.prefix}{check_id('group', group)}"
 
     def _require(self, stream: str) -> tuple[StreamEntry, int]:
@@ -515,9 +493,3 @@ class KafkaLogAdmin(Admin):
             f"stream {stream!r} has lost its topic {self._options.topic(stream)!r}: the topic is missing or incomplete",
             hint="the topic was probably deleted: restore it, or create the stream again without its former records",
         )
-
-
-def _extent(entry: StreamEntry, partition: int, oldest: Offset, upcoming: Offset) -> Extent:
-    end = entry.end(partition)
-    upcoming = upcoming if end is None else end
-    return Extent(min(oldest, upcoming), upcoming, end is not None, trimmed=oldest > 0)

@@ -1,19 +1,13 @@
 """A log in Kafka: each stream of frames is a topic that only Headrace writes.
 
-log producer
-    One idempotent producer, which sends at once and waits in ``flush``.
+The producer sends at once and waits in ``flush``. A record after the mark of a seal isn't in the stream, although the
+broker has acknowledged it. So a flush looks whether another program has written between its own records. Where none
+has, there is no mark. Where one has, it asks the registry, which knew of the seal before there was a mark. After any
+failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
 
-    A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks
-    whether another program has written between its own records. Where none has, there is no mark. Where one has, it
-    asks the registry, which knew of the seal before there was a mark.
-
-    After any failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
-
-log consumer
-    ``register`` waits for brokers; ``poll`` takes records that have arrived, which a thread of ``fetching`` fetches.
-
-    A partition is fetched from its first poll on. Its end is known from the registry, or found as a mark; then the
-    registry is asked whether the stream has ended there.
+A consumer's ``register`` waits for brokers; ``poll`` takes what a thread of ``fetching`` has fetched. A partition is
+fetched from its first poll on. Its end is known from the registry, or found as a mark; then the registry is asked
+whether the stream has ended there.
 """
 
 from __future__ import annotations
@@ -66,8 +60,6 @@ _POLL_S = 0.1
 
 @dataclass(slots=True)
 class _WrittenPartition:
-    """A partition that was written to."""
-
     stream: str
     topic: str
     partition: int
@@ -80,17 +72,11 @@ class _WrittenPartition:
     error: KafkaError | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take the broker's answer to a record in."""
         if error is not None:
             self.error = self.error or error
             return
         offset = message.offset()
         self.offsets.append(-1 if offset is None else offset)
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other program has written between the records of this producer."""
-        return self.offsets[-1] + 1 - self.end == len(self.offsets)
 
 
 class KafkaLogProducer(Producer):
@@ -176,8 +162,8 @@ class KafkaLogProducer(Producer):
 
     def _check_not_behind_the_end(self, place: _WrittenPartition) -> None:
         """Raise if the stream had ended before these records."""
-        if place.alone:
-            return
+        if place.offsets[-1] + 1 - place.end == len(place.offsets):
+            return  # no other program has written between them
         entry = self._metadata.require(place.stream)
         until = time.monotonic() + _SEAL_S
         while entry.sealing and entry.ends is None:

@@ -82,19 +82,13 @@ HOLDING = frozenset({State.OPENED, State.FINDING, State.IDLE, State.SENDING, Sta
 Row = tuple[State, Action]
 
 TABLE: Mapping[State, Mapping[Event, Row]] = {
-    State.UNOPENED: {
-        Event.WANTED: (State.FENCING, Action.OPEN),
-        Event.WANTED_OLD: (State.UNOPENED, Action.REST),
-    },
+    State.UNOPENED: {Event.WANTED: (State.FENCING, Action.OPEN), Event.WANTED_OLD: (State.UNOPENED, Action.REST)},
     State.FENCING: {
         Event.OPENED: (State.FINDING, Action.FIND),
         Event.FENCED: (State.LOOKING, Action.LOOK),
         Event.FAILED: (State.UNOPENED, Action.REST),
     },
-    State.OPENED: {
-        Event.WANTED: (State.FINDING, Action.FIND),
-        Event.WANTED_OLD: (State.OPENED, Action.REST),
-    },
+    State.OPENED: {Event.WANTED: (State.FINDING, Action.FIND), Event.WANTED_OLD: (State.OPENED, Action.REST)},
     State.FINDING: {
         Event.THERE: (State.IDLE, Action.REST),
         Event.MISSING: (State.SENDING, Action.SEND),
@@ -118,10 +112,7 @@ TABLE: Mapping[State, Mapping[Event, Row]] = {
         Event.FENCED: (State.LOOKING, Action.LOOK),
         Event.FAILED: (State.DOUBTFUL, Action.REST),
     },
-    State.DOUBTFUL: {
-        Event.WANTED: (State.FENCING, Action.OPEN),
-        Event.WANTED_OLD: (State.DOUBTFUL, Action.REST),
-    },
+    State.DOUBTFUL: {Event.WANTED: (State.FENCING, Action.OPEN), Event.WANTED_OLD: (State.DOUBTFUL, Action.REST)},
     State.LOOKING: {
         Event.THERE: (State.REPLACED, Action.REST),
         Event.MISSING: (State.WAITING, Action.REST),
@@ -131,10 +122,7 @@ TABLE: Mapping[State, Mapping[Event, Row]] = {
         Event.OTHERS: (State.SHARED, Action.REST),
         Event.FAILED: (State.WAITING, Action.REST),
     },
-    State.WAITING: {
-        Event.WANTED: (State.LOOKING, Action.LOOK),
-        Event.WANTED_OLD: (State.WAITING, Action.REST),
-    },
+    State.WAITING: {Event.WANTED: (State.LOOKING, Action.LOOK), Event.WANTED_OLD: (State.WAITING, Action.REST)},
     State.REPLACED: {
         Event.WANTED: (State.LOOKING, Action.LOOK),
         Event.WANTED_OLD: (State.REPLACED, Action.REST),

@@ -1,24 +1,11 @@
 """What a cluster knows: topics, their offsets and settings, times of records, and positions of groups.
 
-topics
-    All calls but ``ask`` wait for answers; those that are independent of each other are sent together. A broker that
-    doesn't answer is an ``UnavailableError``. Threads may share ``Topics`` and ``RecordTimes``.
+All calls of ``Topics`` but ``ask`` wait for answers; those that are independent of each other are sent together. A
+broker that doesn't answer is an ``UnavailableError``. Threads may share ``Topics``, ``RecordTimes`` and ``Groups``.
 
-topic limits
-    Partitions and settings may change while an app runs, so outputs look at them now and then. More partitions are
-    taken in with the next version, as Kafka's own producers do. Keys then go to other partitions than before, so a
-    warning says so.
-
-group commits
-    Show an app's progress to Kafka's tools: its commits, as offsets of a consumer group.
-
-    Nothing is read from there. The calls don't wait; what can't be committed is logged, and the next commit says more.
-
-groups
-    Positions of groups, committed and looked up by consumers that join no group. Callers needn't wait.
-
-    A thread makes the calls, one after the other. The admin's calls for groups aren't used: if a broker dies during
-    one, an assertion of librdkafka may end the process (its issue 4605).
+``GroupCommits`` shows an app's progress to Kafka's tools; nothing is read from there, and its calls don't wait.
+``Groups`` has positions of groups for logs. The admin's calls for groups aren't used: if a broker dies during one, an
+assertion of librdkafka may end the process (its issue 4605).
 """
 
 from __future__ import annotations
@@ -81,7 +68,7 @@ Asked = Mapping[int, Future[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """How many partitions a topic has, and its id, which no other one gets; empty if brokers know none."""
+    """``id`` is one that no other topic gets; empty if brokers know none."""
 
     partitions: int
     id: str
@@ -90,8 +77,8 @@ class Topic:
 class Topics:
     """The topics of a cluster. It connects when it is first used, and waits ``answer_s`` for each answer.
 
-    Without ``uncommitted``, a partition ends where its oldest open transaction begins: nothing is read beyond it.
-    But for ``find``, all methods raise ``StreamNotFoundError`` for a missing topic.
+    Without ``uncommitted``, a partition ends where its oldest open transaction begins: nothing is read beyond it. All
+    methods but ``find`` raise ``StreamNotFoundError`` for a missing topic.
     """
 
     def __init__(self, settings: KafkaSettings, *, uncommitted: bool = False, answer_s: float = ANSWER_S) -> None:
@@ -103,7 +90,7 @@ class Topics:
 
     @property
     def client(self) -> KafkaClient[AdminClient]:
-        """The client."""
+        """The client, which is opened when it is first used."""
         with self._opening:
             if self._client is None:
                 self._client = open_admin(self._settings)
@@ -116,7 +103,7 @@ class Topics:
     # -- topics, and what they are like
 
     def names(self) -> list[str]:
-        """The names of all topics that this user may see, sorted."""
+        """All topics that this user may see, sorted."""
         with self.client.translating("listing topics"):
             return sorted(self.client.raw.list_topics(timeout=self._answer_s).topics)
 
@@ -139,7 +126,7 @@ class Topics:
             raise self._unknown(topic) from error
 
     def settings(self, topic: str, *, hidden: bool = False) -> dict[str, str]:
-        """The settings of a topic; ``hidden``: none if this user isn't allowed to see them, else that is an error."""
+        """The settings of a topic. ``hidden``: none if this user isn't allowed to see them; else that is an error."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         futures = self.client.raw.describe_configs([asked], request_timeout=self._answer_s)
         try:
@@ -156,7 +143,7 @@ class Topics:
     def create(self, new: NewTopic, what: str = "", hint: str | None = None) -> bool:
         """Create a topic; return False if another client was faster. ``hint`` helps if this user may not.
 
-        ``what`` says in messages which topic this is. Brokers may know the topic a little later: see ``await_topic``.
+        ``what`` says in messages which topic this is. Brokers may know it a little later: see ``await_topic``.
         """
         try:
             doing = f"creating topic {new.topic!r}{what}"
@@ -209,15 +196,15 @@ class Topics:
         return oldest, upcoming
 
     def oldest(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
-        """The first offset of each of these partitions that is kept."""
+        """The first offset of each partition that is kept."""
         return self._offsets(topic, partitions, OLDEST)[0]
 
     def upcoming(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
-        """Where each of these partitions ends."""
+        """Where each partition ends."""
         return self._offsets(topic, partitions, UPCOMING)[0]
 
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
-        """The offset of a partition's first record with this timestamp or a later one; None if there's none."""
+        """The offset of the first record with this timestamp or a later one; None if there's none."""
         found = self._offsets(topic, [partition], OffsetSpec.for_timestamp(max(0, time_ms)))[0][partition]
         return None if found == _NONE else found
 
@@ -230,7 +217,7 @@ class Topics:
         return {place.partition: future for place, future in futures.items()}
 
     def answered(self, topic: str, asked: Asked) -> dict[int, Offset]:
-        """Return the answers; -1 if no record has the requested time."""
+        """The answers; -1 if no record has the requested time."""
         doing = f"looking for offsets of topic {topic!r}"
         found = {partition: int(answer.offset) for partition, answer in self._answers(doing, asked).items()}
         if any(offset < _NONE for offset in found.values()):
@@ -261,7 +248,7 @@ class Topics:
         return Topic(len(found.partitions), "" if id_ == _NO_ID else id_)
 
     def _answers(self, doing: str, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-        """The answers. Raises at once if the login is refused: librdkafka would go on trying."""
+        """Raises at once if the login is refused: librdkafka would go on trying."""
         while wait(futures.values(), LOOK_S).not_done:
             with self.client.translating(doing):
                 self.client.raw.poll(0)
@@ -293,7 +280,7 @@ _USUAL = {
 
 
 class RecordTimes:
-    """Times of records. Threads may share it. It connects when it is first used."""
+    """Times of records. It connects when it is first used."""
 
     def __init__(self, settings: KafkaSettings, *, uncommitted: bool) -> None:
         self._settings = settings.tuned(_USUAL)
@@ -346,7 +333,11 @@ LIMITS_LOOK_S = 30.0
 
 
 class TopicLimits:
-    """The partitions and the limit of one topic. The threads of several writers use it."""
+    """The partitions and the record limit of a topic, which may change. The threads of several writers share it.
+
+    More partitions are taken in with the next version, as Kafka's own producers do. Keys then go to other partitions
+    than before, so a warning says so.
+    """
 
     def __init__(self, topic: str, topics: Topics) -> None:
         self.topic = topic
@@ -362,7 +353,7 @@ class TopicLimits:
         return self.partitions > 0
 
     def look(self) -> None:
-        """Look at the topic, unless that was done a moment ago. Raises ``StreamNotFoundError`` if it isn't there."""
+        """Look at the topic, unless that was done a moment ago."""
         with self._lock:
             if time.monotonic() < self._next_s:
                 return
@@ -396,7 +387,7 @@ CLOSE_S = 2.0
 
 
 def group_of(reader: str) -> str:
-    """The name of the group of a stage, ``app/stage``."""
+    """The group of a stage, ``app/stage``."""
     return f"headrace.{reader.replace('/', '.')}"
 
 
@@ -466,9 +457,10 @@ CALL_S = 5.0
 
 
 class Groups:
-    """Groups, with a consumer for each. Threads may share it.
+    """Positions of groups, with a consumer for each that joins none. Threads may share it; callers needn't wait.
 
-    Few calls wait at a time, because a caller waits for its answer before it asks the same again.
+    A thread makes the calls, one after the other. Few wait at a time, because a caller waits for its answer before it
+    asks the same again.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:

@@ -81,12 +81,7 @@ class LeaseMirror:
 
     @classmethod
     def open(
-        cls,
-        table: LeaseTable,
-        app: str,
-        clock: Clock,
-        wait: Callable[[float], bool],
-        failover_ms: float = FAILOVER_MS,
+        cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float = FAILOVER_MS
     ) -> Self:
         """Create the table if it doesn't exist, or take over its leases.
 
@@ -265,13 +260,7 @@ def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
 
 # -- opening -----------------------------------------------------------------------------------------
 def open_leases(
-    name: str,
-    app: str,
-    access: Access,
-    *,
-    clock: Clock,
-    wait: Callable[[float], bool],
-    failover_ms: int = FAILOVER_MS,
+    name: str, app: str, access: Access, *, clock: Clock, wait: Callable[[float], bool], failover_ms: int = FAILOVER_MS
 ) -> LeaseMirror:
     """Open a table in DynamoDB, and mirror the commits of ``app`` in it. See ``LeaseMirror.open``."""
     return LeaseMirror.open(dynamo_table(name, access, wait=wait), app, clock, wait, failover_ms)

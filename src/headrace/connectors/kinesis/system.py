@@ -157,11 +157,7 @@ def begins(options: Options, memo: Memo) -> Position:
 
 
 def _first(
-    options: Options,
-    api: KinesisApi,
-    found: StreamSummary,
-    now_ms: int,
-    open_leases: Callable[[], LeaseMirror] | None,
+    options: Options, api: KinesisApi, found: StreamSummary, now_ms: int, open_leases: Callable[[], LeaseMirror] | None
 ) -> Memo:
     if isinstance(options.start, int):
         check_past(options.start, now_ms)
