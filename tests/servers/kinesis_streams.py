@@ -123,7 +123,7 @@ class StreamOnServer(KinesisStream):
 
     @override
     def client_of(self, name: str) -> KinesisApi:
-        return BotoKinesis(name, Access(region=self._server.region, endpoint=self._server.endpoint))
+        return BotoKinesis(name, Access(region=self._server.region, endpoint_url=self._server.endpoint))
 
     @override
     def split(self, shard: str, at: int) -> None:

@@ -68,7 +68,9 @@ class LeasesInDynamoDB(Leases):
     @override
     def table(self) -> LeaseTable:
         wait = threading.Event().wait
-        return dynamo_table(self.name, Access(region=self._server.region, endpoint=self._server.endpoint), wait=wait)
+        return dynamo_table(
+            self.name, Access(region=self._server.region, endpoint_url=self._server.endpoint), wait=wait
+        )
 
     @override
     def put(self, item: Item) -> None:

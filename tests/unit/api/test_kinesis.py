@@ -86,13 +86,13 @@ def test_all_that_an_input_may_say() -> None:
         "memo": "/data/kinesis/shop/orders.v1.json",
     }
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert Options.of("in", spec.options).access.answer_ms == 30_000
+    assert Options.of("in", spec.options).read_timeout_ms == 30_000
 
 
 def test_a_secret_is_given_by_its_place() -> None:
     spec = declared(hr.io.kinesis("orders", proxy=hr.secret_env("PROXY_URL")))
     assert spec.options["proxy"] == {"env": "PROXY_URL"}
-    assert Options.of("in", spec.options).access.proxy == hr.secret_env("PROXY_URL")
+    assert Options.of("in", spec.options).proxy == hr.secret_env("PROXY_URL")
 
 
 def test_a_stream_may_be_several_inputs_and_an_output() -> None:

@@ -138,7 +138,6 @@ class DeltaClient:
         return there
 
     def _current(self) -> DeltaTable:
-        """Return the present table."""
         with self._translating():
             table = self._updated() or DeltaTable(self._folder or self._path, storage_options=self._options())
             self._keep(table)

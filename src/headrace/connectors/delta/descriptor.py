@@ -113,7 +113,6 @@ def delta(
 
 
 def _secret(options: Mapping[str, str] | None, *, local: bool) -> SecretOptions:
-    """Return the options with hidden values. Raises ``DeclarationError`` for options that deltalake would refuse."""
     if options and local:
         raise DeclarationError("storage_options are for object stores, not for folders", hint="leave them out")
     for name, value in (options or {}).items():

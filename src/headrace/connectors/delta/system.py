@@ -255,12 +255,10 @@ class DeltaAdmin(WriteOnlyAdmin):
 
     @override
     def list(self) -> builtins.list[str]:
-        """Return the table, if it exists."""
         return [self._system.path] if self._system.client().shape() is not None else []
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Return one partition, and the columns of the table as types of Polars, if it exists."""
         shape = self._system.client().shape()
         return None if shape is None else StreamInfo(stream, 1, shape.columns)
 
@@ -268,7 +266,6 @@ class DeltaAdmin(WriteOnlyAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create the table if it doesn't exist; else check that the columns fit, and add new ones if asked to."""
         stored = self._stored(columns)
         client = self._system.client()
         due = self._due(client.shape(), partitions, stored)
@@ -302,7 +299,6 @@ class DeltaAdmin(WriteOnlyAdmin):
         return Creation(partitions, added=added)
 
     def _missing(self, shape: Shape, stored: Mapping[str, pl.DataType]) -> tuple[str, ...]:
-        """Return the columns that the table lacks and may gain. Raises ``DeclarationError`` for others."""
         wrong = misfits(stored, shape.columns)
         missing = tuple(name for name in stored if name not in shape.columns)
         lower = {name.lower(): name for name in shape.columns}

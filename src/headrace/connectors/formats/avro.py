@@ -41,8 +41,7 @@ from headrace.rows.pieces import RowsUnreadable
 
 # -- avro schema -------------------------------------------------------------------------------------
 _FIELD = ", field "
-MAP = "Entry"
-"""How the names of records begin that are entries of maps."""
+MAP = "Entry"  # how the names of records begin that are entries of maps
 _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
@@ -310,7 +309,6 @@ class _Resolution:
         self._notes = notes
 
     def fields(self, found: Columns, wanted: Columns, take: Callable[[str], pl.Expr], where: str) -> dict[str, pl.Expr]:
-        """Read the wanted fields of a record; ``take`` reads a present one, and ``where`` is the record's path."""
         made: dict[str, pl.Expr] = {}
         for name, dtype in wanted.items():
             path = f"{where}.{name}" if where else name
@@ -449,7 +447,6 @@ def _bytes(data: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """An Avro long that isn't negative."""
     rest, out = number << 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -521,7 +518,6 @@ class _Field:
                 return varints(_ticks(type_, values), _valid(values))
 
     def _optional(self, union: Sequence[Any], values: pl.Series) -> pa.Array:
-        """A union with null, in either order: the index of the present type, and the bytes of the value."""
         null = union.index("null")
         found = self.part(union[1 - null], values, values.is_not_null())
         number = pa.scalar(_varints(1 - null), _BYTES)
@@ -590,7 +586,6 @@ def _ticks(type_: Any, values: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def _sized(values: pl.Series) -> pa.Array:
-    """Texts and bytes, each after its length."""
     data = values.cast(pl.Binary)
     sizes = varints(data.bin.size().cast(pl.Int64).fill_null(0).to_numpy())
     return pc.binary_join_element_wise(
@@ -626,7 +621,6 @@ def _varints(number: int) -> bytes:
 
 
 def _decimal(value: Decimal | None) -> bytes | None:
-    """The number without its point, as two's complement in as few bytes as it needs."""
     if value is None:
         return None
     sign, all_digits, _ = value.as_tuple()

@@ -147,7 +147,6 @@ def _unwrapped(name: str) -> pl.Expr:
 
 
 def _wrong() -> pl.Expr:
-    """What is wrong with a change; null if nothing is."""
     op = pl.col("op")
     lacking = pl.when(op == "d").then(pl.lit("before")).otherwise(pl.lit("after"))
     return (

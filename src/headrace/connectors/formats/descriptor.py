@@ -278,7 +278,6 @@ def _about(about: object, deleted: str) -> dict[str, str]:
 
 
 def _registered(registry: object, subject: object, register: object) -> dict[str, Any]:
-    """Return the settings of a format with a registry; none without one."""
     if registry is None:
         if subject is not None or register:
             raise DeclarationError(

@@ -8,25 +8,17 @@ none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Final
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.formats.registry import (
-    HEADER_BYTES,
-    Registered,
-    SubjectWriter,
-    decode_framed,
-    no_header,
-    writer_of,
-)
+from headrace.connectors.formats.registry import FramedFormat, Registered, writer_of
 from headrace.core.errors import DataError, DeclarationError
 from headrace.rows.dtypes import Columns
-from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, JsonFormat, Payload, all_values, without_nulls
+from headrace.rows.formats import Decoder, Format, FormatSpec, JsonFormat
 
 _PLAIN: Mapping[str, pl.DataType] = {"boolean": pl.Boolean(), "integer": pl.Int64(), "number": pl.Float64()}
 _TEXTS: Mapping[str, pl.DataType] = {"date": pl.Date(), "date-time": pl.Datetime("us", "UTC")}
@@ -43,12 +35,10 @@ class ReadJsonSchema:
 
 
 class JsonSchemaFormat(Format):
-    """JSON objects of ``schema``; None if an input says the columns. ``framed``: with the header of a registry."""
+    """JSON objects of ``schema``; None if an input says the columns."""
 
-    def __init__(self, schema: object | None, *, framed: bool = False, writer: SubjectWriter | None = None) -> None:
+    def __init__(self, schema: object | None) -> None:
         self._schema = None if schema is None else read_json_schema(schema)
-        self._framed = framed
-        self._writer = writer
         self._json = JsonFormat()
 
     @override
@@ -58,8 +48,7 @@ class JsonSchemaFormat(Format):
     @override
     def decoder(self, columns: Columns) -> Decoder:
         """Columns that the schema doesn't have may be properties of other versions of it; types may be any of JSON."""
-        decoder = self._json.decoder(columns)
-        return _FramedJsonDecoder(decoder, columns) if self._framed else decoder
+        return self._json.decoder(columns)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
@@ -68,31 +57,7 @@ class JsonSchemaFormat(Format):
                 "writing JSON with a schema needs the schema", hint="write hr.io.json_schema(schema, registry=...)"
             )
         _check(rows, self._schema)
-        payloads = self._json.encode(rows)
-        if not self._framed:
-            return payloads
-        assert self._writer is not None
-        header = self._writer.header()
-        return [header + payload for payload in payloads]
-
-
-class _FramedJsonDecoder(Decoder):
-    def __init__(self, inner: Decoder, columns: Columns) -> None:
-        self._inner = inner
-        self._columns = columns
-
-    @override
-    def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        if not all_values(payloads):
-            return without_nulls(payloads, self.decode)
-        if set(map(itemgetter(slice(0, 1)), payloads)) <= {b"\0"}:
-            return self._inner.decode(list(map(itemgetter(slice(HEADER_BYTES, None)), payloads)))
-        return decode_framed(payloads, self._columns, _size, self._inner.decode)
-
-
-def _size(payload: bytes) -> int | str:
-    """The bytes of the header, or what is wrong with it."""
-    return HEADER_BYTES if payload[:1] == b"\0" else no_header(payload[:HEADER_BYTES])
+        return self._json.encode(rows)
 
 
 def _check(rows: pl.DataFrame, schema: ReadJsonSchema) -> None:
@@ -148,7 +113,6 @@ class _Reading:
         self._root: Final = root
 
     def resolved(self, schema: Any, where: str, seen: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """What a reference means, and the references on the way."""
         while isinstance(schema, Mapping) and "$ref" in schema:
             reference = schema["$ref"]
             if reference in seen:
@@ -170,7 +134,6 @@ class _Reading:
         return schema, seen
 
     def type_of(self, given: Any, where: str, seen: tuple[str, ...]) -> tuple[pl.DataType, bool]:
-        """The type of a column, and whether it may be null."""
         schema, seen = self.resolved(given, where, seen)
         if not isinstance(schema, Mapping):
             raise _refused(where, given)
@@ -222,10 +185,8 @@ def _refused(where: str, schema: object) -> DeclarationError:
 
 def open_json_schema(spec: FormatSpec) -> Format:
     """The format of a spec: with the header of a registry, or without."""
-    schema = spec.schema
+    schema, format = spec.schema, JsonSchemaFormat(spec.schema)
     if "registry" not in spec.settings:
-        return JsonSchemaFormat(schema)
-    if schema is None:
-        return JsonSchemaFormat(None, framed=True)
+        return format
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    return JsonSchemaFormat(schema, framed=True, writer=writer_of(spec, Registered(text, "JSON")))
+    return FramedFormat(format, None if schema is None else writer_of(spec, Registered(text, "JSON")))

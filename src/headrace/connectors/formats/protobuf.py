@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,40 +24,21 @@ import pyarrow as pa
 from typing_extensions import override
 
 from headrace.connectors.formats.avro import SchemasDisagree, fitted
-from headrace.connectors.formats.registry import (
-    HEADER_BYTES,
-    Registered,
-    SubjectWriter,
-    decode_framed,
-    message_indexes,
-    no_header,
-    writer_of,
-)
+from headrace.connectors.formats.registry import FramedFormat, Registered, message_indexes, writer_of
 from headrace.core.errors import DataError, DeclarationError, needing
 from headrace.rows.dtypes import Columns
-from headrace.rows.formats import (
-    Decoded,
-    Decoder,
-    Format,
-    FormatSpec,
-    Payload,
-    all_values,
-    decode_halving,
-    without_nulls,
-)
+from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload, decode_halving
 from headrace.rows.pieces import RowsUnreadable
 
 # -- protobuf messages -------------------------------------------------------------------------------
-Message = Any
-"""A message of protobuf, whose classes are made while the program runs."""
+Message = Any  # a message of protobuf, whose classes are made while the program runs
 
 _WRAPPERS = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 )
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
-_GOOGLES = "google/protobuf/"
-"""Files that every registry and every serializer knows."""
+_GOOGLES = "google/protobuf/"  # files that every registry and every serializer knows
 
 
 @dataclass(frozen=True)
@@ -198,7 +179,6 @@ def _imports(name: str, files: Mapping[str, Any]) -> set[str]:
 
 
 def _in_order(files: Mapping[str, Any]) -> list[Any]:
-    """Each after those that it imports."""
     done: dict[str, Any] = {}
 
     def add(name: str) -> None:
@@ -278,12 +258,10 @@ _US = 1_000_000
 
 
 class ProtobufFormat(Format):
-    """Messages of one type. ``framed``: with the header of a registry; ``writer`` knows the id in it."""
+    """Messages of one type."""
 
-    def __init__(self, message: MessageType, *, framed: bool = False, writer: SubjectWriter | None = None) -> None:
+    def __init__(self, message: MessageType) -> None:
         self._message = message
-        self._lead = _leads(message.indexes) if framed else ()
-        self._writer = writer
 
     @override
     def columns(self) -> Columns:
@@ -305,7 +283,7 @@ class ProtobufFormat(Format):
                 f"the protobuf message and the columns disagree: {error}",
                 hint="declare the types of the message, and convert the columns afterwards: .with_columns(...)",
             ) from error
-        return _ProtobufDecoder(self._message, columns, made, self._lead)
+        return _ProtobufDecoder(self._message, columns, made)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
@@ -317,11 +295,10 @@ class ProtobufFormat(Format):
                 hint="select only the message's fields before send_to",
             )
         values = _values({name: fields[name] for name in rows.columns})
-        header = b"" if self._writer is None else self._writer.header() + self._lead[0]
         payloads = []
         try:
             for row in rows.iter_rows(named=True):
-                payloads.append(header + self._message.new(**values(row)).SerializeToString())
+                payloads.append(self._message.new(**values(row)).SerializeToString())
         except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise DataError(
                 f"a row can't be written as a protobuf message: {error}",
@@ -331,23 +308,15 @@ class ProtobufFormat(Format):
 
 
 class _ProtobufDecoder(Decoder):
-    def __init__(
-        self, message: MessageType, columns: Columns, made: Mapping[str, pl.Expr], leads: Sequence[bytes]
-    ) -> None:
+    def __init__(self, message: MessageType, columns: Columns, made: Mapping[str, pl.Expr]) -> None:
         self._columns = columns
         self._parse_one = message.new.FromString  # type: ignore[attr-defined]
         self._unreadable = message.unreadable
         self._fields = [field for field in message.fields if field.name in columns]
         self._made = [expression.alias(name) for name, expression in made.items()]
-        self._leads = leads
 
     @override
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        if not all_values(payloads):
-            return without_nulls(payloads, self.decode)
-        return self._bodies(payloads) if self._leads else self._messages(payloads)
-
-    def _messages(self, payloads: Sequence[bytes]) -> Decoded:
         return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
 
     def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
@@ -356,24 +325,6 @@ class _ProtobufDecoder(Decoder):
         except self._unreadable as error:
             raise RowsUnreadable("not a message of this type") from error
         return _frame(self._fields, messages).select(self._made)
-
-    def _bodies(self, payloads: Sequence[bytes]) -> Decoded:
-        """Messages after their headers. Records of other messages are bad."""
-        for lead in self._leads:
-            size = HEADER_BYTES + len(lead)
-            ends = set(map(itemgetter(slice(HEADER_BYTES, size)), payloads))
-            if ends == {lead} and set(map(itemgetter(slice(0, 1)), payloads)) == {b"\0"}:
-                return self._messages(list(map(itemgetter(slice(size, None)), payloads)))
-        return decode_framed(payloads, self._columns, self._size, self._messages)
-
-    def _size(self, payload: bytes) -> int | str:
-        """The bytes before the message, or what is wrong with them."""
-        if payload[:1] != b"\0" or len(payload) <= HEADER_BYTES:
-            return no_header(payload[:HEADER_BYTES])
-        for lead in self._leads:
-            if payload.startswith(lead, HEADER_BYTES):
-                return HEADER_BYTES + len(lead)
-        return "the record has another message of its schema"
 
 
 def _leads(indexes: Sequence[int]) -> tuple[bytes, ...]:
@@ -453,7 +404,6 @@ class _Names(dict[int, str]):
 
 # -- rows to messages ----------------------------------------------------------------------------------
 def _values(fields: Mapping[str, Field]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What makes a row of these fields the arguments of a message."""
     makers = {name: _maker(field) for name, field in fields.items()}
 
     def values(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -500,5 +450,5 @@ def open_protobuf(spec: FormatSpec) -> Format:
     message = MessageType(spec.settings["message"], spec.settings["descriptors"])
     if "registry" not in spec.settings:
         return ProtobufFormat(message)
-    schema, imports = message.to_register()
-    return ProtobufFormat(message, framed=True, writer=writer_of(spec, schema, imports))
+    writer = writer_of(spec, *message.to_register())
+    return FramedFormat(ProtobufFormat(message), writer, _leads(message.indexes))

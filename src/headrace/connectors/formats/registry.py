@@ -34,6 +34,7 @@ from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.calls import Retry
 from headrace.core.clock import Clock, WallClock
@@ -41,7 +42,7 @@ from headrace.core.errors import DataError, DeclarationError, HeadraceError, Inf
 from headrace.core.log import Throttle, logger
 from headrace.core.secrets import SecretPlace, check_no_credentials
 from headrace.rows.dtypes import Columns
-from headrace.rows.formats import Decoded, FormatSpec, gathered
+from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload, all_values, gathered, without_nulls
 
 # -- settings ----------------------------------------------------------------------------------------
 TIMEOUT_MS = 5_000
@@ -170,7 +171,6 @@ class RegistryClient:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, missing: bool = False
     ) -> dict[str, Any] | None:
-        """The answer as JSON. With ``missing``, None for what isn't there."""
         request = Request(  # noqa: S310 - the settings allow http and https only
             self.url.rstrip("/") + path,
             data=None if body is None else json.dumps(body).encode(),
@@ -250,7 +250,6 @@ class RegistryClient:
         return b"".join(pieces)
 
     def _read_error(self, error: HTTPError, end: float) -> bytes:
-        """The body of a refusal, as far as it can be had: it only explains."""
         try:
             return self._read(error.fp, end) if isinstance(error.fp, HTTPResponse) else b""
         except (OSError, HTTPException):
@@ -324,7 +323,6 @@ def _why(error: BaseException) -> str:
 
 
 def _fields(data: bytes) -> dict[str, Any] | None:
-    """The fields of a JSON object; None if it isn't one."""
     try:
         answer = json.loads(data)
     except ValueError:
@@ -403,7 +401,6 @@ class SchemaSource:
         return [id for id in ids if id not in self._known and id not in unknown]
 
     def _begin(self, ids: list[int]) -> None:
-        """Fetch in a thread, unless one is at it, or it is too early to ask again."""
         if not self._idle.is_set():
             return
         now = self._clock.monotonic_ms()
@@ -542,20 +539,63 @@ def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
 
-def decode_framed(
-    payloads: Sequence[bytes],
-    columns: Columns,
-    size: Callable[[bytes], int | str],
-    decode: Callable[[Sequence[bytes]], Decoded],
-) -> Decoded:
-    """Decode what comes after the headers. ``size`` says how long one is, or why its record is bad."""
-    sizes = list(map(size, payloads))
-    good = [index for index, one in enumerate(sizes) if isinstance(one, int)]
-    wrong = [(index, one) for index, one in enumerate(sizes) if isinstance(one, str)]
-    places = np.array([index for index, _ in wrong], dtype=np.int64)
-    bad = Decoded(pl.DataFrame(schema=columns), [(number, reason) for number, (_, reason) in enumerate(wrong)])
-    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[index]
-    return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
+class FramedFormat(Format):
+    """Records of ``inner`` after the header of a registry and one of ``leads``, of which the first is written.
+
+    ``writer`` knows the header of records that are written; it may be None if ``inner`` can't write.
+    """
+
+    def __init__(self, inner: Format, writer: SubjectWriter | None, leads: Sequence[bytes] = (b"",)) -> None:
+        self._inner = inner
+        self._writer = writer
+        self._leads = leads
+
+    @override
+    def columns(self) -> Columns | None:
+        return self._inner.columns()
+
+    @override
+    def decoder(self, columns: Columns) -> Decoder:
+        return _FramedDecoder(self._inner.decoder(columns), columns, self._leads)
+
+    @override
+    def encode(self, rows: pl.DataFrame) -> list[bytes]:
+        payloads = self._inner.encode(rows)
+        assert self._writer is not None
+        before = self._writer.header() + self._leads[0]
+        return [before + payload for payload in payloads if payload is not None]
+
+
+class _FramedDecoder(Decoder):
+    def __init__(self, inner: Decoder, columns: Columns, leads: Sequence[bytes]) -> None:
+        self._inner = inner
+        self._columns = columns
+        self._leads = leads
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if not all_values(payloads):
+            return without_nulls(payloads, self.decode)
+        for lead in self._leads:  # most of the time, all have the same
+            size = HEADER_BYTES + len(lead)
+            leads = set(map(itemgetter(slice(HEADER_BYTES, size)), payloads))
+            if leads == {lead} and set(map(itemgetter(slice(0, 1)), payloads)) == {_MAGIC}:
+                return self._inner.decode(list(map(itemgetter(slice(size, None)), payloads)))
+        sizes = list(map(self._size, payloads))
+        good = [index for index, one in enumerate(sizes) if isinstance(one, int)]
+        wrong = [(index, one) for index, one in enumerate(sizes) if isinstance(one, str)]
+        places = np.array([index for index, _ in wrong], dtype=np.int64)
+        reasons = [(number, reason) for number, (_, reason) in enumerate(wrong)]
+        found = self._inner.decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[index]
+        bad = Decoded(pl.DataFrame(schema=self._columns), reasons)
+        return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
+
+    def _size(self, payload: bytes) -> int | str:
+        """How many bytes are before the record itself, or what is wrong with them."""
+        if payload[:1] != _MAGIC or len(payload) < HEADER_BYTES:
+            return no_header(payload[:HEADER_BYTES])
+        sizes = (HEADER_BYTES + len(lead) for lead in self._leads if payload.startswith(lead, HEADER_BYTES))
+        return next(sizes, "the record has another message of its schema")
 
 
 def message_indexes(indexes: Sequence[int]) -> bytes:

@@ -54,9 +54,7 @@ __all__ = [  # what other modules take of confluent_kafka
     "NewPartitions", "NewTopic", "OffsetSpec", "Producer", "TopicCollection", "TopicPartition",
 ]  # fmt: skip
 
-ANSWER_S = 10.0
-"""How long a call waits for a broker's answer. Those that a run loop makes have to be shorter."""
-
+ANSWER_S = 10.0  # how long a call waits for a broker's answer. Those that a run loop makes have to be shorter.
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 """What consumers report for an offset that the partition doesn't have."""
 
@@ -398,12 +396,9 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
 }  # fmt: skip
 
 _BY_CODE = {getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names}
-_CLOSED, _HANDSHAKE = "closed by peer", "SSL handshake failed"
-"""In what librdkafka reports of a connection."""
-_WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}
-"""Codes that only mean that no broker has answered."""
-_EXPLAINED = _WAITED | {KafkaError._FATAL}
-"""Codes whose reason is in a report."""
+_CLOSED, _HANDSHAKE = "closed by peer", "SSL handshake failed"  # in what librdkafka reports of a connection
+_WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}  # codes that only mean that no broker has answered
+_EXPLAINED = _WAITED | {KafkaError._FATAL}  # codes whose reason is in a report
 
 
 def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) -> HeadraceError:

@@ -45,11 +45,9 @@ from headrace.systems.base import (
 )
 
 # -- what is fetched ---------------------------------------------------------------------------------
-BUFFER_BYTES = 16 << 20
-"""What waits in all feeds together; librdkafka has as much again."""
+BUFFER_BYTES = 16 << 20  # what waits in all feeds together; librdkafka has as much again
 FEED_BYTES_MIN = 1 << 20
-LOOK_S = 30.0
-"""How often it checks that the topic is unchanged."""
+LOOK_S = 30.0  # how often it checks that the topic is unchanged
 ANSWER_S = 5.0
 
 _log = logger(__name__)
@@ -138,21 +136,16 @@ def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -
 
 # -- consumer ----------------------------------------------------------------------------------------
 ASK_AGAIN_MS = 10_000.0
-END_MS = 500.0
-"""How often brokers are asked where partitions end that aren't read to their ends."""
+END_MS = 500.0  # how often brokers are asked where partitions end that aren't read to their ends
 
 
 @dataclass(slots=True, kw_only=True)
 class _RecordReading(Reading):
-    end: Offset | None = None
-    """Where the partition ends for the app; None: it doesn't, or only its time is known."""
-    feed: PartitionFeed | None = None
-    """None when nothing more is to be fetched."""
-    held: FetchedRecords | None = None
-    """What was taken of the feed, and can't be decoded yet."""
+    end: Offset | None = None  # where the partition ends for the app; None: it doesn't, or only its time is known
+    feed: PartitionFeed | None = None  # None when nothing more is to be fetched
+    held: FetchedRecords | None = None  # what was taken of the feed, and can't be decoded yet
     lost: int = 0
-    ask_ms: float = 0.0
-    """When the broker may be asked again where the partition ends."""
+    ask_ms: float = 0.0  # when the broker may be asked again where the partition ends
 
 
 class KafkaConsumer(RegisteringConsumer[_RecordReading]):
@@ -179,8 +172,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         self._maker = rows
         self._clock = clock
         self._throttle = Throttle(_log)
-        self._ends: dict[int, Offset] = {}
-        """Where partitions ended when brokers said so last."""
+        self._ends: dict[int, Offset] = {}  # where partitions ended when brokers said so last
         self._asking: Asked = {}
         self._asked_ms = float("-inf")
 
@@ -188,7 +180,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
-        """Asks the broker where the partition begins and ends."""
         if not 0 <= ssp.partition < self._partitions:
             raise StreamNotFoundError(
                 f"{ssp}: the topic {self._options.topic!r} has partitions 0 to {self._partitions - 1}"
@@ -382,7 +373,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
 
 
 def _unread(lost: int, after: Offset) -> list[Unread]:
-    """What to say of offsets up to ``after`` that were deleted."""
     warning = f"offsets {after - lost} to {after - 1} were deleted before they were read"
     return [Unread("lost", lost, warning)] if lost else []
 
@@ -407,7 +397,6 @@ class KafkaAdmin(UnwatchedAdmin):
 
     @override
     def describe(self, stream: str) -> StreamInfo:
-        """Raises ``StreamNotFoundError``, which names topics with similar names."""
         columns = None if self._columns is None else dict(self._columns)
         end = self._options.end
         topic = self._topics.describe(self._topic)
@@ -430,7 +419,6 @@ class KafkaAdmin(UnwatchedAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Raises ``UsageError``: an input is created by its writers."""
         raise self._refused("is an input, so Headrace doesn't create it", "use kafka-topics.sh --create")
 
     @override
@@ -496,8 +484,7 @@ class KafkaAdmin(UnwatchedAdmin):
 
 
 # -- system ------------------------------------------------------------------------------------------
-CALL_S = 5.0
-"""How long a run loop may wait for an answer."""
+CALL_S = 5.0  # how long a run loop may wait for an answer
 
 
 @dataclass

@@ -96,7 +96,6 @@ class Kafka:
         return SystemSpec(name, "kafka", options, may_repeat=may_repeat, growing=True, key_hash="kafka")
 
     def _key_type(self, name: str, schema: SchemaLike | None) -> pl.DataType:
-        """Return the type of a column of keys, which its format or else the schema determines."""
         spec = self.options.key_format
         format = open_format(spec)
         if (own := key_dtype(format)) is not None:

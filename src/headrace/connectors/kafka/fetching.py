@@ -153,10 +153,8 @@ class PartitionFeed:
     def __init__(self, topic: str, partition: int, position: Offset, *, marked: bool = False) -> None:
         self.topic = topic
         self.partition = partition
-        self.fetched_to = position
-        """Where fetching goes on."""
-        self.end: Offset | None = None
-        """Where the partition ended when its end was reached last."""
+        self.fetched_to = position  # where fetching goes on
+        self.end: Offset | None = None  # where the partition ended when its end was reached last
         self.mark: Offset | None = None
         self.bytes = 0
         self.error: HeadraceError | None = None
@@ -235,21 +233,14 @@ class PartitionFeed:
 class FetchSource(ABC):
     """A kind of topics that are fetched. The fetching thread calls it."""
 
-    doing: str
-    """What the thread does, for messages."""
-    at_once: ClassVar[int]
-    """So many records are moved at a time."""
-    idle_s: ClassVar[float]
-    """How long the thread waits for records at a time. An order is followed as late as that."""
-    pause: ClassVar[int] = 1
-    """A feed with so many times its room is paused while others have room."""
-    resume: ClassVar[int] = 2
-    """Fetching goes on when only this part of the room is in use."""
-    wakes_at_end = False
-    """Whether the other thread wants to know that an end was reached, though nothing has come."""
+    doing: str  # what the thread does, for messages
+    at_once: ClassVar[int]  # so many records are moved at a time
+    idle_s: ClassVar[float]  # how long the thread waits for records at a time. An order is followed as late as that.
+    pause: ClassVar[int] = 1  # a feed with so many times its room is paused while others have room
+    resume: ClassVar[int] = 2  # fetching goes on when only this part of the room is in use
+    wakes_at_end = False  # whether the other thread wants to know that an end was reached, though nothing has come
     wanted = WantedFields()
-    marked: ClassVar[bool] = False
-    """Whether a record without a value is a mark: nothing after it is fetched."""
+    marked: ClassVar[bool] = False  # whether a record without a value is a mark: nothing after it is fetched
 
     @abstractmethod
     def room(self, feeds: int) -> int:
@@ -269,8 +260,7 @@ class FetchThread(WorkerThread):
     def __init__(self, client: KafkaClient[Consumer], name: str, source: FetchSource) -> None:
         super().__init__(name)
         self.client = client
-        self.lock = threading.Condition()
-        """Notified of what the thread may wait for."""
+        self.lock = threading.Condition()  # notified of what the thread may wait for
         self._source = source
         self._failed: HeadraceError | None = None
         self._bell = Bell()
@@ -356,7 +346,6 @@ class FetchThread(WorkerThread):
             self._bell.ring()
 
     def _turn(self) -> bool:
-        """Follow orders, and move what has arrived; False when everything is closed."""
         if not self._may_fetch():
             return False
         with self.client.translating(self._source.doing):
@@ -395,7 +384,6 @@ class FetchThread(WorkerThread):
         return self._source.room(max(1, len(self._feeds)))
 
     def _low(self) -> int:
-        """Fetching of a feed with so much goes on."""
         return self._room() // self._source.resume
 
     def _has_room(self) -> bool:
@@ -451,7 +439,6 @@ class FetchThread(WorkerThread):
             self._drop(feed)
 
     def _stumble(self, message: Message, error: KafkaError) -> None:
-        """What comes in place of a record: the end of a partition, or an error."""
         partition, offset = message.partition(), message.offset()
         feed = self._feeds.get((message.topic(), partition))
         if error.code() == KafkaError._PARTITION_EOF:

@@ -90,8 +90,7 @@ def append(
     return tuple(offsets[partition] for partition in range(partitions))
 
 
-END_KEY = b"headrace-end"
-"""For people who look at the topic; nothing is decided by it."""
+END_KEY = b"headrace-end"  # for people who look at the topic; nothing is decided by it
 
 
 def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
@@ -220,8 +219,7 @@ class Metadata:
 
 # -- log positions -----------------------------------------------------------------------------------
 _OLD_S = 0.1
-_GUESS = 4096.0
-"""How large a record is taken to be before one was seen."""
+_GUESS = 4096.0  # how large a record is taken to be before one was seen
 _WEIGHT = 0.05
 
 _log = logger(__name__)
@@ -481,7 +479,6 @@ class KafkaLogAdmin(Admin):
         return f"{self._options.prefix}{check_id('group', group)}"
 
     def _require(self, stream: str) -> tuple[StreamEntry, int]:
-        """A stream, and how many partitions it has."""
         entry = self._metadata.require(check_id("stream", stream))
         partitions = self._topics.find(self._options.topic(stream))
         if partitions is None:

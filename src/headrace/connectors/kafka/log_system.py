@@ -51,8 +51,7 @@ from headrace.systems.base import (
 )
 
 # -- log producer ------------------------------------------------------------------------------------
-ACKNOWLEDGED_S = 30.0
-"""How long a record may take to be acknowledged: as long as a broker may be away."""
+ACKNOWLEDGED_S = 30.0  # how long a record may take to be acknowledged: as long as a broker may be away
 _QUEUE_BYTES_MIN = 64 << 20
 _SEAL_S = 5.0
 _POLL_S = 0.1
@@ -63,12 +62,10 @@ class _WrittenPartition:
     stream: str
     topic: str
     partition: int
-    end: Offset
-    """No mark is before this offset."""
+    end: Offset  # no mark is before this offset
     sent: int = 0
     bytes: int = 0
-    offsets: list[Offset] = field(default_factory=list)
-    """Where the records sent since the last flush are."""
+    offsets: list[Offset] = field(default_factory=list)  # where the records sent since the last flush are
     error: KafkaError | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -93,7 +90,6 @@ class KafkaLogProducer(Producer):
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
-        """Hand a record to the client. It waits while the client has too many bytes to send."""
         key = (stream, partition)
         place = self._places.get(key)
         if place is None:
@@ -161,7 +157,6 @@ class KafkaLogProducer(Producer):
             )
 
     def _check_not_behind_the_end(self, place: _WrittenPartition) -> None:
-        """Raise if the stream had ended before these records."""
         if place.offsets[-1] + 1 - place.end == len(place.offsets):
             return  # no other program has written between them
         entry = self._metadata.require(place.stream)
@@ -276,16 +271,12 @@ _END_S = 1.0
 @dataclass(slots=True, kw_only=True)
 class _LogReading(Reading):
     topic: str
-    upcoming: Offset
-    """The end of the partition as it was when it was asked for last."""
+    upcoming: Offset  # the end of the partition as it was when it was asked for last
     asking: Future[Any] | None = None
-    upcoming_s: float = 0.0
-    """When the end was asked for."""
-    end: Offset | None
-    """Where the stream has ended; None while it isn't known to have."""
+    upcoming_s: float = 0.0  # when the end was asked for
+    end: Offset | None  # where the stream has ended; None while it isn't known to have
     feed: PartitionFeed | None = None
-    asked_s: float = 0.0
-    """When the registry was asked whether the stream ends at the feed's mark."""
+    asked_s: float = 0.0  # when the registry was asked whether the stream ends at the feed's mark
 
 
 class KafkaLogConsumer(RegisteringConsumer[_LogReading]):

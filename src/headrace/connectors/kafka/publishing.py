@@ -163,14 +163,12 @@ class Publishing:
         self.state = State.UNOPENED
         self.position: int | None = None
         self.timeout_ms = TIMEOUT_MS
-        self.other = ""
-        """The other process that has published as this writer, if it is known."""
+        self.other = ""  # the other process that has published as this writer, if it is known
         self._me = me
         self._table = table
         self._floor = -1
         self._wanted: WantedVersion | None = None
-        self.last = Progress()
-        """What was found last, or committed since."""
+        self.last = Progress()  # what was found last, or committed since
         self._looks = 0
         self._takeovers: deque[float] = deque(maxlen=TAKEOVERS_MAX + 1)
         self._behind_since: float | None = None
@@ -278,7 +276,6 @@ class Publishing:
         return True
 
     def _event_of_look(self, now_ms: float) -> Event:
-        """Handle a version that wasn't found: look again, take over, or stop if that has happened too often."""
         self._looks += 1
         if self._looks < LOOKS:
             return Event.MISSING

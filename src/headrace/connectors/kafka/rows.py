@@ -134,8 +134,7 @@ def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
 
 
 # -- output records ----------------------------------------------------------------------------------
-OVERHEAD = 512
-"""The most that a record has beyond its key, value and headers: Kafka's own, and our headers."""
+OVERHEAD = 512  # the most that a record has beyond its key, value and headers: Kafka's own, and our headers
 _PER_HEADER = 12
 _DATA = {"key": pl.Binary(), "value": pl.Binary()}
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)

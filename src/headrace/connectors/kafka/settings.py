@@ -140,8 +140,7 @@ class KafkaSettings:
         return replace(self, client=tuple(sorted({**usual, **dict(self.client)}.items())))
 
 
-SETTINGS = ("brokers", "client", "oauth")
-"""The names of ``KafkaSettings.options()``."""
+SETTINGS = ("brokers", "client", "oauth")  # the names of ``KafkaSettings.options()``
 
 
 def check_brokers(brokers: object) -> str:
@@ -254,8 +253,7 @@ def _value(name: str, value: object) -> Value:
 
 # -- options -----------------------------------------------------------------------------------------
 KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
-Lost = Literal["stop", "skip"]
-"""What happens if records were deleted before the app has read them."""
+Lost = Literal["stop", "skip"]  # what happens if records were deleted before the app has read them
 BYTES = FormatSpec("bytes")
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "key": pl.Binary(),
@@ -367,14 +365,12 @@ def key_dtype(format: Format) -> pl.DataType | None:
 
 # -- log topics --------------------------------------------------------------------------------------
 PREFIX = KAFKA_LOG_PREFIX
-RECORD_BYTES = 64 << 20
-"""How large a record may be: a frame has up to 65,536 rows."""
+RECORD_BYTES = 64 << 20  # how large a record may be: a frame has up to 65,536 rows
 
 # With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _REGISTRY = "_streams"
-_MARGIN = 4096
-"""What Kafka adds to a record, and more."""
+_MARGIN = 4096  # what Kafka adds to a record, and more
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,7 @@ from headrace.rows.formats import open_format
 from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 
 # -- turns -------------------------------------------------------------------------------------------
-LOOK_MS = 2.0
-"""How soon the run loop looks for a result."""
-
+LOOK_MS = 2.0  # how soon the run loop looks for a result
 _log = logger(__name__)
 
 Job = Callable[[], float | None]
@@ -118,8 +116,7 @@ class Turns:
 # -- topic target ------------------------------------------------------------------------------------
 THREADS_MAX = 16
 ANSWER_S = 3.0
-LOOK_AGAIN_S = 30.0
-"""How long commits don't wait for a cluster that hasn't answered one of them."""
+LOOK_AGAIN_S = 30.0  # how long commits don't wait for a cluster that hasn't answered one of them
 
 
 def worth_a_retry(error: HeadraceError) -> HeadraceError:
@@ -167,7 +164,6 @@ class TopicTarget(Target):
 
     @override
     def close(self) -> None:
-        """Wait for the calls under way, for seconds at most."""
         self.closing.set()
         self.turns.close()
         self.topics.close()
@@ -189,7 +185,6 @@ class KafkaTarget(TopicTarget):
 
     @override
     def prepare(self, writer: str, published: int) -> float | None:
-        """Take the writer's transactional id over, and find its position."""
         one = self._writer(writer)
         return self.turns.take(writer, f"prepare {published}", lambda: one.prepare(published))
 
@@ -246,7 +241,6 @@ class _Writer:
         return self._ask(None)
 
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Publish a version, or find that it was published."""
         if self._wanted is None or self._wanted.version != version:
             self._wanted = WantedVersion(version, identity(rows))
         self._rows = rows
@@ -296,7 +290,6 @@ class _Writer:
             return machine.failed(session.slow_ms)
 
     def _note(self) -> None:
-        """Log once that another process has taken over."""
         replaced = self.machine.state in (State.WAITING, State.REPLACED)
         if replaced and not self._refused:
             _log.warning(
@@ -307,7 +300,6 @@ class _Writer:
         self._refused = replaced
 
     def _problem(self) -> HeadraceError:
-        """Why it isn't done."""
         machine = self.machine
         if machine.state is State.LOST:
             return self._lost()
@@ -340,8 +332,7 @@ class _Writer:
 
 
 # -- plain target ------------------------------------------------------------------------------------
-VERSION_S = 30.0
-"""How long a version may take until it is sent again."""
+VERSION_S = 30.0  # how long a version may take until it is sent again
 
 
 class PlainKafkaTarget(TopicTarget):
@@ -353,12 +344,10 @@ class PlainKafkaTarget(TopicTarget):
 
     @override
     def position(self, writer: str) -> int:
-        """Return -1, because the position is unknown."""
         return -1
 
     @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Start sending a version, or check whether all of it has arrived."""
         if writer not in self._writers:
             self._writers[writer] = _PlainWriter(self.options.settings, writer, self.limits, self.closing)
         one = self._writers[writer]
@@ -377,7 +366,6 @@ class _PlainWriter:
         self._undelivered: KafkaError | None = None
 
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> None:
-        """Send a version, and wait until all of it is acknowledged."""
         self._limits.look()
         self._undelivered = None
         client = self._client = self._client or open_producer(
@@ -417,7 +405,6 @@ class KafkaOutput(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
-        """Refuse: who reads the topic declares it as an input."""
         raise _refused(f"the topic {self.options.topic!r} is an output in this app, so it can't be read")
 
     @override
@@ -438,7 +425,6 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Return the topic's partitions if it exists. What its records are, their readers know."""
         found = self._topics.find(self._options.topic)
         return None if found is None else StreamInfo(stream, found)
 

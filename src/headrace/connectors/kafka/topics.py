@@ -53,14 +53,12 @@ from headrace.core.log import Throttle, logger
 LOOK_S = 0.2
 LEADERS_MOVE_S = 5.0
 _AGAIN_S = 0.01
-_OVERTAKEN = 20
-"""How often partitions are added again that another client's call has overtaken."""
+_OVERTAKEN = 20  # how often partitions are added again that another client's call has overtaken
 _NEAR = 3
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _NONE = -1
 """The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
 OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
 _log = logger(__name__)
 
 Asked = Mapping[int, Future[Any]]
@@ -327,8 +325,7 @@ def _read(consumer: KafkaClient[Consumer], topic: str) -> int | None:
 
 
 # -- topic limits ------------------------------------------------------------------------------------
-RECORD_BYTES = 1_048_588
-"""What a topic takes unless its settings or the broker's say otherwise."""
+RECORD_BYTES = 1_048_588  # what a topic takes unless its settings or the broker's say otherwise
 LIMITS_LOOK_S = 30.0
 
 
@@ -382,8 +379,7 @@ class TopicLimits:
 
 # -- group commits -----------------------------------------------------------------------------------
 EVERY_MS = 1000.0
-CLOSE_S = 2.0
-"""How long the last commit may take."""
+CLOSE_S = 2.0  # how long the last commit may take
 
 
 def group_of(reader: str) -> str:
@@ -452,8 +448,7 @@ class GroupCommits:
 
 
 # -- groups ------------------------------------------------------------------------------------------
-CALL_S = 5.0
-"""How long a call waits for a broker; a commit, twice as long: for a coordinator first."""
+CALL_S = 5.0  # how long a call waits for a broker; a commit, twice as long: for a coordinator first
 
 
 class Groups:
@@ -467,8 +462,7 @@ class Groups:
         call_ms = str(int(CALL_S * 1000))
         self._settings = settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
         self._thread = ThreadPoolExecutor(1, "kafka-groups")
-        self._consumers: dict[str, KafkaClient[Consumer]] = {}
-        """Of the thread."""
+        self._consumers: dict[str, KafkaClient[Consumer]] = {}  # of the thread
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
         """Commit positions of a group without members."""

@@ -55,8 +55,7 @@ from headrace.core.log import logger
 from headrace.rows.hashing import partitions_of
 
 # -- producing ---------------------------------------------------------------------------------------
-QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000
-"""What waits in one producer at most."""
+QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000  # what waits in one producer at most
 ANSWER_S = 5.0
 _ROOM_S, _SLICE_S = 0.02, 0.2
 
@@ -121,7 +120,6 @@ class VersionSender:
                 self._wait(client, end_s)
 
     def _wait(self, client: KafkaClient[Producer], end_s: float) -> None:
-        """Raise if the time limit has passed."""
         if self._closing.is_set():
             raise UnavailableError(f"topic {self._topic!r}: the output is closing")
         if time.monotonic() > end_s:
@@ -149,9 +147,7 @@ def _queued(piece: pl.DataFrame, partitions: int, turn: int, own: list[tuple[str
 PREFIX = "headrace.progress."
 PARTITION = 0
 FORMAT = 1
-READ_S = 2.0
-"""How long one attempt to read the topic takes at most."""
-
+READ_S = 2.0  # how long one attempt to read the topic takes at most
 _CHARS_MAX = 249
 _AT_ONCE = 1000
 _WAIT_S = 0.05

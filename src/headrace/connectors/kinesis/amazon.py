@@ -1,14 +1,8 @@
-"""Amazon Kinesis itself, through boto3: what its clients share, and what Headrace asks of a stream.
+"""Amazon Kinesis itself, and what its clients share with those of lease tables, through boto3.
 
-What Amazon's services have in common for the clients of Kinesis and of lease tables: how boto3 is used, and fails.
-
-A client makes one request for a call, without boto3's own retries, and waits for seconds at most. Credentials come from
-where boto3 finds them.
-
-Kinesis itself, through boto3. It is imported when a stream of Kinesis is first used.
-
-A call is one request, without boto3's own retries, and limited to seconds. Credentials come from where boto3 finds
-them. Errors quote Amazon's text only where it can't repeat the signed request, and they have no cause: that one might.
+It is imported when a stream of Kinesis is first used. A call is one request, without boto3's own retries, and limited
+to seconds. Credentials come from where boto3 finds them. Errors quote Amazon's text only where it can't repeat the
+signed request, and they have no cause: that one might.
 """
 
 from __future__ import annotations
@@ -57,8 +51,7 @@ from headrace.core.errors import (
 )
 from headrace.core.secrets import SecretPlace
 
-FAILURES = (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)
-"""What a call may raise."""
+FAILURES = (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)  # what a call may raise
 
 THROTTLED = {
     "LimitExceededException",
@@ -67,8 +60,7 @@ THROTTLED = {
     "Throttling",
     "ThrottlingException",
 }
-PASSES = {"InternalFailure", "ServiceUnavailable"}
-"""What passes with time, as answers of 500 and more do."""
+PASSES = {"InternalFailure", "ServiceUnavailable"}  # what passes with time, as answers of 500 and more do
 
 CREDENTIALS_HINT = (
     "check the credentials that boto3 finds here: the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), "
@@ -91,14 +83,14 @@ _NOT_ANSWERED = (
 
 
 def client_of(service: str, access: Access, *, connect_s: float, answer_s: float, connections: int = 10) -> Any:
-    """Return a new client. The times are for an ``access`` that says none.
+    """A new client. The times are for an ``access`` that says none.
 
     Raises ``ValueError``, one of ``FAILURES``, or ``InfrastructureError``.
     """
     proxy = _proxy(access.proxy)
     config = Config(
-        connect_timeout=connect_s if access.connect_ms is None else access.connect_ms / 1000,
-        read_timeout=answer_s if access.answer_ms is None else access.answer_ms / 1000,
+        connect_timeout=connect_s if access.connect_timeout_ms is None else access.connect_timeout_ms / 1000,
+        read_timeout=answer_s if access.read_timeout_ms is None else access.read_timeout_ms / 1000,
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         proxies=None if proxy is None else {"http": proxy, "https": proxy},
@@ -107,7 +99,7 @@ def client_of(service: str, access: Access, *, connect_s: float, answer_s: float
     if access.role is not None:
         own.register_component("credential_provider", CredentialResolver([_Role(access, config)]))
     session = boto3.session.Session(botocore_session=own)
-    return session.client(service, region_name=access.region, endpoint_url=access.endpoint, config=config)
+    return session.client(service, region_name=access.region, endpoint_url=access.endpoint_url, config=config)
 
 
 class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
@@ -122,7 +114,6 @@ class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
         self._config = config
 
     def load(self) -> Any:
-        """The credentials, which are asked for when they are first used."""
         own = self._own.get_credentials()
         if own is None:
             raise botocore.exceptions.NoCredentialsError
@@ -136,7 +127,6 @@ class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
 
 
 def _proxy(proxy: str | SecretPlace | None) -> str | None:
-    """The URL of a proxy. No error has what a secret says."""
     if not isinstance(proxy, SecretPlace):
         return proxy
     url = proxy.read(os.environ)
@@ -149,7 +139,7 @@ def _proxy(proxy: str | SecretPlace | None) -> str | None:
 
 
 def role_problem(where: str, error: Any) -> HeadraceError | None:
-    """Return what it means that a role couldn't be assumed; None if the error isn't about that."""
+    """What it means that a role couldn't be assumed; None if the error isn't about that."""
     if not isinstance(error, botocore.exceptions.ClientError) or not error.operation_name.startswith("AssumeRole"):
         return None
     code, status = answer_of(error) or ("", 0)
@@ -162,7 +152,7 @@ def role_problem(where: str, error: Any) -> HeadraceError | None:
 
 
 def answer_of(error: Exception) -> tuple[str, int] | None:
-    """Return the code and the status with which a service has refused a call; None if it has said nothing."""
+    """The code and the status with which a service has refused a call; None if it has said nothing."""
     if not isinstance(error, botocore.exceptions.ClientError):
         return None
     code = error.response.get("Error", {}).get("Code", "")
@@ -170,7 +160,7 @@ def answer_of(error: Exception) -> tuple[str, int] | None:
 
 
 def local_problem(where: str, call: str, service: str, error: Exception, endpoint: str = "") -> HeadraceError | None:
-    """Return what a failure of boto3 means that isn't an answer; None if it is about this call only."""
+    """What a failure of boto3 means that isn't an answer; None if it is about this call only."""
     kind = type(error).__name__
     if isinstance(error, botocore.exceptions.NoRegionError):
         return InfrastructureError(
@@ -179,18 +169,13 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
     if isinstance(error, _NO_CREDENTIALS):
         return InfrastructureError(f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT)
     if isinstance(error, _NOT_ANSWERED):
+        url = urlsplit(endpoint)
+        at = f" at {url.scheme}://{url.netloc.rpartition('@')[2]}" if endpoint else ""  # without credentials in it
         return UnavailableError(
-            f"{where}: {call}: {kind}: no answer from {service}{_at(endpoint)} or from the service that issues "
-            "credentials",
+            f"{where}: {call}: {kind}: no answer from {service}{at} or from the service that issues credentials",
             hint="check the region, endpoint_url= and proxy=, and that this machine can reach that address",
         )
     return None
-
-
-def _at(endpoint: str) -> str:
-    """Return the address of an endpoint, without any credentials in it."""
-    url = urlsplit(endpoint)
-    return f" at {url.scheme}://{url.netloc.rpartition('@')[2]}" if endpoint else ""
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -277,7 +262,10 @@ class BotoKinesis(KinesisApi):
     @override
     def put(self, records: Sequence[Put]) -> list[PutResult]:
         check_put(self._name, records)
-        entries = [_entry(record) for record in records]
+        entries: list[dict[str, object]] = [{"Data": one.data, "PartitionKey": one.key} for one in records]
+        for entry, record in zip(entries, records, strict=True):
+            if record.hash is not None:
+                entry["ExplicitHashKey"] = str(record.hash)
         return [_put_result(result) for result in self._call("put_records", Records=entries)["Records"]]
 
     @override
@@ -297,7 +285,6 @@ class BotoKinesis(KinesisApi):
     def _call(
         self, name: str, which: Mapping[str, Any] | None = None, shard: str = "", **parameters: object
     ) -> dict[str, Any]:
-        """Make one request about ``which`` stream or page: this stream, if it isn't given."""
         try:
             answer: dict[str, Any] = getattr(self._client, name)(
                 **(self._stream if which is None else which), **parameters
@@ -309,7 +296,6 @@ class BotoKinesis(KinesisApi):
 
 
 def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception:
-    """What an error of boto3 means."""
     if problem := role_problem(where, error):
         return problem
     answer = answer_of(error)
@@ -335,7 +321,6 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
 
 
 def _asked(position: Position) -> dict[str, object]:
-    """How GetShardIterator is asked for a position."""
     if position.sequence is not None:
         kind = "AFTER_SEQUENCE_NUMBER" if position.sub is None else "AT_SEQUENCE_NUMBER"
         return {"ShardIteratorType": kind, "StartingSequenceNumber": str(position.sequence)}
@@ -354,11 +339,6 @@ def _shard(found: Mapping[str, Any]) -> Shard:
         tuple(found[name] for name in ("ParentShardId", "AdjacentParentShardId") if found.get(name)),
         found["SequenceNumberRange"].get("EndingSequenceNumber") is not None,
     )
-
-
-def _entry(record: Put) -> dict[str, object]:
-    chosen = {} if record.hash is None else {"ExplicitHashKey": str(record.hash)}
-    return {"Data": record.data, "PartitionKey": record.key, **chosen}
 
 
 def _put_result(result: Mapping[str, Any]) -> PutResult:

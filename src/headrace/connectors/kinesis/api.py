@@ -1,55 +1,30 @@
 """What Headrace asks of Kinesis, the options of a stream, and its shards and positions. Pure.
 
-shard position
-    The position of a shard in its slot, and its text form in commits. Pure.
+Positions of a shard in its slot, as commits have them; the words and the numbers are those of the Kinesis Client
+Library's (KCL's) checkpoints:
 
-    ==================================  ============================================================================
-    text                                meaning
-    ==================================  ============================================================================
-    ``TRIM_HORIZON``                    to be read from the oldest record; none was processed yet
-    ``AT_TIMESTAMP 1700000000000``      to be read from this moment (ms since the epoch); none was processed yet
-    ``4959033...``                      every record up to this sequence number was processed
-    ``4959033... 2``                    and of the aggregate with this number, the first user records up to 2
-    ``SHARD_END``                       all was processed, and the shard is closed
-    ``EXPECTED``                        the shard will come here: its event time is waited for
-    ``RELEASED <slot> <position>``      the slot has stopped reading it there, for this other slot to go on
-    ``<position> @1700000000000/24h``   at this moment, when the stream kept records for so long, nothing followed it
-    ==================================  ============================================================================
+==================================  ============================================================================ text
+meaning ==================================  ============================================================================
+``TRIM_HORIZON``                    to be read from the oldest record; none was processed yet ``AT_TIMESTAMP
+1700000000000``      to be read from this moment (ms since the epoch); none was processed yet ``4959033...``
+every record up to this sequence number was processed ``4959033... 2``                    and of the aggregate with this
+number, the first user records up to 2 ``SHARD_END``                       all was processed, and the shard is closed
+``EXPECTED``                        the shard will come here: its event time is waited for ``RELEASED <slot>
+<position>``      the slot has stopped reading it there, for this other slot to go on ``<position> @1700000000000/24h``
+at this moment, when the stream kept records for so long, nothing followed it ==================================
+============================================================================
 
-    The words and the numbers are those of the Kinesis Client Library's checkpoints.
+A split makes two shards of one, a merge one of two. Kinesis lists closed shards until their last record has expired;
+parents are older than their children, so they leave the list first. Ids rise: a shard that was created later has a
+higher number. That is how a list that is out of date is recognized.
 
-api
-    What Headrace asks of Kinesis: a small protocol with two implementations, boto3's (``amazon``) and one in memory.
+Kinesis doesn't say what it has deleted: after a record that is gone, reading goes on with the oldest one that is left.
+But it keeps every record for a day, or for as long as the stream was and is configured to. So what follows a position
 
-    Errors are Headrace's: ``ThrottledError`` and ``UnavailableError`` pass with time; ``StreamNotFoundError`` means the
-    stream or a shard of it, and stays; ``TrimmedOffsetError`` means a sequence number that a shard doesn't have, or no
-    longer has.
-
-options
-    The options of a Kinesis stream, as a ``SystemSpec`` has them: JSON.
-
-shard tree
-    The shards of a stream with their parents, as Kinesis lists them at one time. Pure.
-
-    A split makes two shards of one, a merge one of two. Kinesis lists closed shards until their last record has
-    expired; parents are older than their children, so they leave the list first. Ids rise: a shard that was created
-    later has a higher number. That is how a list that is out of date is recognized.
-
-expiry
-    Whether records may have expired unread after a position. Pure.
-
-    Kinesis doesn't say what it has deleted: after a record that is gone, reading goes on with the oldest one that is
-    left. But it keeps every record for a day, or for as long as the stream was and is configured to. So this is what
-    can be said:
-
-    ====================================================================  ==============================================
-    what is known                                                         what follows the position
-    ====================================================================  ==============================================
-    nothing was read, and the shard wasn't seen to be empty               is all there: reading begins with what is left
-    everything from before a moment was read, and less time has passed    is all there: it has arrived since
-    the record at the position is still there                             is all there: it is younger
-    none of these                                                         may have a gap
-    ====================================================================  ==============================================
+- is all there if nothing was read and the shard wasn't seen to be empty: reading begins with what is left;
+- is all there if everything from before a moment was read, and less time has passed: it has arrived since;
+- is all there if the record at the position is still there: it is younger;
+- may have a gap otherwise.
 """
 
 from __future__ import annotations
@@ -64,6 +39,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import ProtocolError, UsageError
@@ -72,10 +48,7 @@ from headrace.rows.formats import FormatSpec
 from headrace.systems.registry import check_option_names
 
 # -- shard position ----------------------------------------------------------------------------------
-DAY_H = 24
-"""How many hours every stream keeps its records for, at least."""
-
-_MARKS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2}
+DAY_H = 24  # how many hours every stream keeps its records for, at least
 
 
 class Phase(Enum):
@@ -123,7 +96,7 @@ class Position(msgspec.Struct, frozen=True):
     def order(self) -> tuple[int, int, float]:
         """A key that sorts positions of one shard: those without a sequence number first, as in KCL."""
         if self.sequence is None:
-            return (_MARKS["TRIM_HORIZON" if self.time_ms is None else "AT_TIMESTAMP"], self.time_ms or 0, 0)
+            return (-2 if self.time_ms is None else -3, self.time_ms or 0, 0)
         return (0, self.sequence, float("inf") if self.sub is None else self.sub)
 
 
@@ -149,10 +122,7 @@ class ShardState(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[int, tuple[int, int, float]]:
-        """A key that sorts states of one shard in several slots.
-
-        The slot that goes on with the shard is further than the one that gave it up, even at the same position.
-        """
+        """A key that sorts states of one shard in several slots. Who has released it is behind who reads it."""
         return _RANKS[self.phase], self.position.order
 
     def at(self, position: Position) -> ShardState:
@@ -165,12 +135,12 @@ DONE = ShardState(Phase.DONE)
 
 
 def reading(position: Position) -> ShardState:
-    """A shard that is being read, at this position."""
+    """A shard that is read from here."""
     return ShardState(Phase.READING, position)
 
 
 def released(position: Position, to: int) -> ShardState:
-    """A shard that was released at this position, for another slot."""
+    """A shard that was released here, for another slot."""
     return ShardState(Phase.RELEASED, position, to)
 
 
@@ -212,18 +182,15 @@ def parse_state(text: str) -> ShardState:
 
 
 # -- api ---------------------------------------------------------------------------------------------
-HASH_END = 2**128
-"""Hashes of keys are below it."""
-
+HASH_END = 2**128  # hashes of keys are below it
 PUT_RECORDS, PUT_BYTES, RECORD_BYTES = 500, 5 << 20, 1 << 20
 """The most that one ``put`` takes, its keys included, and the most that one record may have with its key."""
 
-READ_RECORDS, READ_BYTES = 10_000, 10 << 20
-"""The most that one page has."""
+READ_RECORDS, READ_BYTES = 10_000, 10 << 20  # the most that one page has
 
 
 def key_hash(key: str) -> int:
-    """The hash of a key: it chooses the shard."""
+    """The hash of a key, which chooses the shard."""
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
 
 
@@ -247,10 +214,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """A stream: its creation time (ms since the epoch), which distinguishes it from another one of its name.
-
-    ``kept_h``: for how many hours it keeps records.
-    """
+    """A stream. ``created_ms`` distinguishes it from another one of its name; ``kept_h``: how long it keeps records."""
 
     name: str
     created_ms: int
@@ -307,27 +271,31 @@ def check_put(stream: str, records: Sequence[Put]) -> None:
 
 
 class KinesisApi(Protocol):
-    """One stream of Kinesis. Any thread may use it. Each call is one request, is bounded in time, and may block."""
+    """One stream of Kinesis. Any thread may use it. Each call is one request, is bounded in time, and may block.
+
+    ``ThrottledError`` and ``UnavailableError`` pass with time; ``StreamNotFoundError`` means the stream or a shard of
+    it, and stays; ``TrimmedOffsetError`` means a sequence number that a shard doesn't have, or no longer has.
+    """
 
     def describe(self) -> StreamSummary:
-        """Return what is known about the stream. Raises ``StreamNotFoundError``."""
+        """Raises ``StreamNotFoundError``."""
         ...
 
     def shards(self) -> list[Shard]:
-        """Return all shards that Kinesis still lists, those that are closed too. The only call of several pages."""
+        """All shards that Kinesis still lists, closed ones too. The only call of several pages."""
         ...
 
     def iterator(self, shard: str, position: Position) -> str:
-        """Return an iterator that begins at a position of the shard.
+        """An iterator that begins at a position of the shard.
 
         After a whole record: with the next one. After a part of an aggregate (``sub``): with the aggregate itself.
-        Where these were trimmed, Kinesis says nothing: the iterator begins with the oldest record that is left.
-        A moment in the future means now. Raises ``TrimmedOffsetError`` if the number isn't one of this shard's.
+        Where these were trimmed, Kinesis says nothing: the iterator begins with the oldest record that is left. A
+        moment in the future means now. Raises ``TrimmedOffsetError`` if the number isn't one of this shard's.
         """
         ...
 
     def records(self, iterator: str, limit: int) -> Page:
-        """Return up to ``limit`` records. Raises ``IteratorExpired``, ``ThrottledError``.
+        """Up to ``limit`` records. Raises ``IteratorExpired``.
 
         A page may be empty though there are more records: only ``behind_ms`` says so.
         """
@@ -349,32 +317,39 @@ class KinesisApi(Protocol):
 # -- options -----------------------------------------------------------------------------------------
 LeaseAhead = Literal["stop", "continue", "repeat"]
 
+RECORD_COLUMNS: Mapping[str, pl.DataType] = {
+    "partition_key": pl.String(),
+    "sequence_number": pl.String(),
+    "arrival_time": pl.Datetime("ms"),
+    "shard": pl.String(),
+}
+"""What can be known about a record, and its type."""
+
 POLL_MS = 200
 """How often a shard is read while records arrive: Kinesis allows all of its readers together five reads a second."""
 
-FAILOVER_MS = 10_000
-"""A lease whose counter hasn't moved for this long counts as abandoned: KCL's default."""
+FAILOVER_MS = 10_000  # a lease whose counter hasn't moved for this long counts as abandoned: KCL's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How Amazon's services are reached. ``endpoint`` is an address instead of Amazon's.
+    """How Amazon's services are reached. ``endpoint_url`` is an address instead of Amazon's.
 
     Credentials are those of ``profile``, or else those that boto3 finds; with ``role``, they are for assuming it. What
     isn't said, each client knows by itself.
     """
 
     region: str | None = None
-    endpoint: str | None = None
+    endpoint_url: str | None = None
     profile: str | None = None
     role: str | None = None
     proxy: str | SecretPlace | None = None
-    connect_ms: int | None = None
-    answer_ms: int | None = None
+    connect_timeout_ms: int | None = None
+    read_timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Access):
     """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
 
     ``lost`` says what happens where records may have expired unread: ``"stop"`` or ``"skip"``. ``lease_ahead`` says
@@ -384,13 +359,6 @@ class Options:
     """
 
     stream: str
-    region: str | None = None
-    endpoint_url: str | None = None
-    profile: str | None = None
-    role: str | None = None
-    proxy: str | SecretPlace | None = None
-    connect_timeout_ms: int | None = None
-    read_timeout_ms: int | None = None
     records_per_call: int = READ_RECORDS
     poll_interval_ms: int = POLL_MS
     failover_ms: int = FAILOVER_MS
@@ -414,19 +382,6 @@ class Options:
         if isinstance(given.get("proxy"), Mapping):
             given["proxy"] = SecretPlace.of(given["proxy"])
         return cls(**given)
-
-    @property
-    def access(self) -> Access:
-        """How the stream and the lease table are reached."""
-        return Access(
-            region=self.region,
-            endpoint=self.endpoint_url,
-            profile=self.profile,
-            role=self.role,
-            proxy=self.proxy,
-            connect_ms=self.connect_timeout_ms,
-            answer_ms=self.read_timeout_ms,
-        )
 
     def memo_path(self) -> Path:
         """Where the app remembers the stream. Raises ``UsageError`` if no app reads it."""
@@ -475,12 +430,12 @@ class ShardTree:
         return tuple(self._shards)
 
     def parents(self, shard: str) -> list[str]:
-        """Return its parent shards, the oldest first, whether or not they are listed."""
+        """Its parent shards, the oldest first, whether or not they are listed."""
         found = self._shards.get(shard)
         return [] if found is None else sorted(set(found.parents), key=age)
 
     def children(self, shard: str) -> list[str]:
-        """Return its listed children; it needn't be listed itself."""
+        """Its listed children; it needn't be listed itself."""
         return self._children.get(shard, [])
 
     def is_open(self, shard: str) -> bool:
@@ -488,7 +443,7 @@ class ShardTree:
         return shard in self._shards and not self._shards[shard].closed and shard not in self._children
 
     def ancestors(self, shards: Collection[str]) -> set[str]:
-        """Return all known ancestors of these shards, listed or not."""
+        """All known ancestors of these shards, listed or not."""
         found: set[str] = set()
         for id_ in reversed(self.ids):  # children first
             if id_ in shards or id_ in found:
@@ -496,7 +451,7 @@ class ShardTree:
         return found
 
     def is_older_than(self, shards: Iterable[str]) -> bool:
-        """Return whether one of these shards is newer than the list, so that their slots know more than the list."""
+        """Whether one of these shards is newer than the list, so that their slots know more than the list."""
         newest = max(map(age, shards), default=None)
         return newest is not None and (not self._shards or newest > age(self.ids[-1]))
 
@@ -524,26 +479,22 @@ def ended_before(shards: Iterable[Shard], *, latest: bool) -> frozenset[str]:
 
 # -- expiry ------------------------------------------------------------------------------------------
 HOUR_MS = 3_600_000
-MARGIN_MS = HOUR_MS // 4
-"""How much earlier than Kinesis' records count as expired, because clocks differ."""
-
-LOOK_MS = HOUR_MS // 4
-"""How old it may become when everything was last known to be read."""
+MARGIN_MS = HOUR_MS // 4  # how much earlier than Kinesis' records count as expired, because clocks differ
+LOOK_MS = HOUR_MS // 4  # how old it may become when everything was last known to be read
 
 
 class Expiry:
     """What is known of the records after the position of one shard. Moments are milliseconds since the epoch."""
 
     def __init__(self, position: Position) -> None:
-        self.read_ms = position.tip_ms
-        """Everything that arrived before was read; None: that isn't known of any moment."""
+        self.read_ms = position.tip_ms  # everything that arrived before was read; None: that isn't known of any moment
         self._kept_h = position.kept_h
         self._begun = position.sequence is not None or position.tip_ms is not None
 
     def whole(self, now_ms: int, kept_h: Callable[[], int]) -> bool:
         """Whether what follows is all there, even if the record at the position is gone.
 
-        ``kept_h`` returns for how many hours the stream keeps records now. It is called only if that matters.
+        ``kept_h`` returns for how many hours the stream keeps records now; it is called only if that matters.
         """
         if self.read_ms is None:
             return not self._begun
@@ -555,7 +506,7 @@ class Expiry:
         return self.read_ms is None or now_ms - self.read_ms >= LOOK_MS
 
     def read(self, before_ms: int, kept_h: int = DAY_H) -> None:
-        """Note that everything from before a moment was read, when the stream kept records for at least so long."""
+        """Everything from before a moment was read, when the stream kept records for at least so long."""
         self._begun = True
         if self.read_ms is None or before_ms >= self.read_ms:
             self.read_ms, self._kept_h = before_ms, kept_h

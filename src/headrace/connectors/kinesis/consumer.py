@@ -1,7 +1,4 @@
-"""Reads the shards of slots as rows.
-
-Records of a shard as rows: what a format makes of their bytes, and what Kinesis says about them as columns.
-"""
+"""Reads the shards of slots as rows: what a format makes of records, and what Kinesis says of them as columns."""
 
 from __future__ import annotations
 
@@ -27,18 +24,10 @@ from headrace.systems.slot_reports import Shards, SlotOrders
 from headrace.systems.slots import SlotConsumer
 from headrace.systems.startpoints import MOMENTS, is_moment
 
+
 # -- rows --------------------------------------------------------------------------------------------
-ABOUT: Mapping[str, pl.DataType] = {
-    "partition_key": pl.String(),
-    "sequence_number": pl.String(),
-    "arrival_time": pl.Datetime("ms"),
-    "shard": pl.String(),
-}
-"""What can be known about a record, and its type."""
-
-
 class RecordRows:
-    """Makes rows of records. ``columns`` names columns of the result, and what of ``ABOUT`` they say."""
+    """Makes rows of records. ``columns`` names columns of the result, and what of ``RECORD_COLUMNS`` they say."""
 
     def __init__(self, decoder: Decoder, columns: Mapping[str, str]) -> None:
         self._decoder = decoder
@@ -78,8 +67,7 @@ _log = logger(__name__)
 class _SlotReading(Reading):
     slot: Slot
     moment: ShardPosition | None
-    feeds: dict[str, Feed] = field(default_factory=dict)
-    """One for each shard that is read, in the order of their turns."""
+    feeds: dict[str, Feed] = field(default_factory=dict)  # one for each shard that is read, in the order of their turns
     unread: dict[str, Fetched] = field(default_factory=dict)
     """By shard what was taken and couldn't be decoded yet, as something outside that is needed didn't answer."""
 
@@ -136,7 +124,6 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         reading.unread.pop(shard, None)
 
     def _fetch(self, reading: _SlotReading) -> None:
-        """Fetch what the slot reads, and nothing else."""
         wanted = {} if self._waits and not reading.slot.directed else dict(reading.slot.read())
         for shard in reading.feeds.keys() - wanted.keys():
             self._end(reading, shard)
@@ -207,11 +194,9 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         return taken
 
     def _news(self, reading: _SlotReading, shard: str = "") -> Rows:
-        """Return empty rows with the positions of the shards."""
         return self._rows(reading, pl.DataFrame(), shard=shard)
 
     def _decoded(self, shard: str, records: Fetched) -> Decoded | None:
-        """The rows of the records; None if they can't be decoded now. They are tried again with the next poll."""
         try:
             return self._maker.decode(shard, records)
         except HeadraceError as error:
@@ -270,7 +255,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
 
 
 def moment_of(offset: Offset) -> ShardPosition | None:
-    """Return the moment that an offset stands for; None if it counts rows."""
+    """The moment that an offset stands for; None if it counts rows."""
     if not is_moment(offset):
         return None
     return ShardPosition(time_ms=offset - MOMENTS) if offset > MOMENTS else OLDEST

@@ -40,7 +40,7 @@ class ShardListing:
         self._hurries: dict[str, int] = {}
 
     def shards(self, ended: set[str]) -> list[Shard]:
-        """Return the shards. ``ended`` are those read to their end. Raises only if no list is available."""
+        """The shards. ``ended`` are those read to their end. Raises only if no list is available."""
         now_ms = self._clock.monotonic_ms()
         if self._shards is not None:
             hurried = self._hurried(self._shards, ended)
@@ -75,8 +75,8 @@ class ShardListing:
 class KinesisDealer(Dealer):
     """Deals one stream to the slots of one stage.
 
-    ``open_leases`` opens the lease table, if there is one. It is called at the first dealing, as it may wait. If
-    another application has continued there, ``lease_ahead`` says what follows; nothing is read before that is decided.
+    ``open_leases`` opens the lease table, if there is one, at the first dealing, as it may wait. If another application
+    has continued there, ``lease_ahead`` says what follows; nothing is read before that is decided.
     """
 
     def __init__(
@@ -96,8 +96,7 @@ class KinesisDealer(Dealer):
         self._listing = ShardListing(api, stream, clock)
         self._mirror: LeaseMirror | None = None
         self._lease_ahead = lease_ahead
-        self._compared = open_leases is None
-        """It is decided what follows from the table."""
+        self._compared = open_leases is None  # it is decided what follows from the table
         self._warned: list[str] = []
 
     @override
@@ -120,7 +119,6 @@ class KinesisDealer(Dealer):
         return orders
 
     def _compare(self, listed: Sequence[Shard], slots: Sequence[SlotReport | None]) -> bool:
-        """Compare the table with the commits, once; return False if that can't be done yet."""
         standing = self._dealing.standing(listed, slots)
         if standing is None or self._mirror is None:
             return False
@@ -137,21 +135,12 @@ class KinesisDealer(Dealer):
                 hint='set lease_ahead= in hr.io.kinesis(...): "continue" goes on behind what the other application has '
                 'read, which this app then never processes; "repeat" processes it again',
             )
-        if self._lease_ahead == "repeat":
-            _log.warning(
-                "another application has read further, and the app reads its records again",
-                table=table,
-                shards=len(ahead),
-                first=where,
-            )
-            return True
-        _log.warning(
-            "another application has read further, and the app goes on behind that",
-            table=table,
-            shards=len(ahead),
-            first=where,
-        )
-        self._dealing.go_on(standing, ahead)
+        repeat = self._lease_ahead == "repeat"
+        what = "reads its records again" if repeat else "goes on behind that"
+        said = f"another application has read further, and the app {what}"
+        _log.warning(said, table=table, shards=len(ahead), first=where)
+        if not repeat:
+            self._dealing.go_on(standing, ahead)
         return True
 
     @override

@@ -1,75 +1,56 @@
 """Which slot reads which shard: the rules by which a dealer answers reports with orders. Pure.
 
-holdings
-    Which slot has which shards, as the slots report it. Pure.
+A slot *holds* a shard that it reads, has released or has read to its end. One that it only expects is not held. What a
+slot does with an order about a shard:
 
-    A slot *holds* a shard that it reads, has released or has read to its end. One that it only expects is not held.
+=========  ======================  ==============  ============  ====================
+order      it doesn't have it      it expects it   it reads it   it has released it,
+                                                                 or read it to its end
+=========  ======================  ==============  ============  ====================
+READ       reads it                reads it        -             -
+EXPECT     expects it              -               -             -
+RELEASE    -                       -               releases it   -
+FORGET     -                       drops it        -             drops it
+SKIP       -                       -               goes on       says where others
+                                                   further on    go on, further on
+END        -                       -               is done       is done
+=========  ======================  ==============  ============  ====================
 
-moves
-    Shards move from slots with many to slots with few, one at a time from each and to each. Pure.
+Why no record is read by two slots, or twice by one: reports and orders may be late or lost, and slots and dealers may
+die at any time. So a dealer never knows what a slot does at present, and nothing here depends on what a dealer
+remembers. It relies on commits alone:
 
-    ==================================  ================================================================================
-    the reports say                     what follows
-    ==================================  ================================================================================
-    the giver reads it                  EXPECT to the taker, whose event time stands still once it expects the shard
-    and the taker expects it            RELEASE to the giver, as soon as its event time has come as far as the taker's
-    the giver has released it           READ to the taker (``Dealing``: it needs no decision any more)
-    the taker has it                    FORGET to the giver (``Dealing``)
-    ==================================  ================================================================================
+1. A slot leaves a shard that it has *held* only when it is ordered to, and it is ordered to only after its report has
+   shown what it leaves. So if the reports don't show that a slot holds a shard, it has not come to it yet, or holds it
+   already, and then READ changes nothing.
+2. Who reads a shard next, and from where, follows from facts that stay until a report shows that it is read:
 
-    What is remembered here only sets the pace: a shard that isn't released within half a minute stays where it is, and
-    is tried again later, later each time. Forgetting it does no harm.
+   - The shard was *released*: the commit that released it names the next slot and the position.
+   - Its *parent* has ended in a slot: it begins there. A slot keeps a shard that has ended until all its children are
+     held, and until then no other slot gets orders to read them. So event time is safe, too.
+   - *No slot* has held it or a descendant of it: it begins in the slot that its id determines (``home``).
 
-beginnings
-    Where shards begin that no slot holds: in which slot, and at which position. Pure; ``dealing`` says why so.
+   So two dealers, or one that has forgotten everything, order the same slot to read it.
+3. A slot drops what it has released only after the next slot holds the shard, and what has ended only after all its
+   children are held, and after every slot that had released it has dropped it. So what shows that a shard is done stays
+   in sight as long as the shard may be listed.
+4. A list that is older than the reports is not used: it may show a shard as new whose children are done already.
 
-dealing
-    What a slot does with an order about a shard:
+A parent that is neither listed nor held is *lost*: either it expired unread, or a slot is about to read it. Its
+children begin in the slot in which it would begin, and only after no slot holds a shard that might be its parent but
+isn't listed either: then it would begin there. What such a slot commits next shows whether it does. ``known`` says
+which parents ended before the app began: they are not lost, and their children needn't begin together.
 
-    =========  ======================  ==============  ============  ====================
-    order      it doesn't have it      it expects it   it reads it   it has released it,
-                                                                     or read it to its end
-    =========  ======================  ==============  ============  ====================
-    READ       reads it                reads it        -             -
-    EXPECT     expects it              -               -             -
-    RELEASE    -                       -               releases it   -
-    FORGET     -                       drops it        -             drops it
-    SKIP       -                       -               goes on       says where others
-                                                       further on    go on, further on
-    END        -                       -               is done       is done
-    =========  ======================  ==============  ============  ====================
+Another application that shares the lease table may have read more meanwhile. Then SKIP and END bring slots behind that
+(``go_on``). Until a commit shows it, they come before all other orders about a shard.
 
-    Why no record is read by two slots, or twice by one: reports and orders may be late or lost, and slots and dealers
-    may die at any time. So a dealer never knows what a slot does at present, and nothing here depends on what a dealer
-    remembers. It relies on commits alone:
+What isn't covered: a shard *and* a child of it expire, both after a slot was ordered to read them and before a report
+shows that it does. The place of the child's children would then be unknown, and two dealers might see it differently.
 
-    1. A slot leaves a shard that it has *held* (read, released or read to its end) only when it is ordered to, and it
-       is ordered to only after its report has shown what it leaves. So if the reports don't show that a slot holds a
-       shard, it has not come to it yet, or holds it already, and then READ changes nothing.
-    2. Who reads a shard next, and from where, follows from facts that stay until a report shows that it is read:
-
-       - The shard was *released*: the commit that released it names the next slot and the position.
-       - Its *parent* has ended in a slot: it begins there. A slot keeps a shard that has ended until all its children
-         are held, and until then no other slot gets orders to read them. So event time is safe, too.
-       - *No slot* has held it or a descendant of it: it begins in the slot that its id determines (``home``).
-
-       So two dealers, or one that has forgotten everything, order the same slot to read it.
-    3. A slot drops what it has released only after the next slot holds the shard, and what has ended only after all its
-       children are held, and after every slot that had released it has dropped it. So what shows that a shard is done
-       stays in sight as long as the shard may be listed.
-    4. A list that is older than the reports is not used: it may show a shard as new whose children are done already.
-
-    A parent that is neither listed nor held is *lost*: either it expired unread, or a slot is about to read it. Its
-    children begin in the slot in which it would begin, and only after no slot holds a shard that might be its parent
-    but isn't listed either: then it would begin there. What such a slot commits next shows whether it does. ``known``
-    says which parents ended before the app began: they are not lost, and their children needn't begin together.
-
-    Another application that shares the lease table may have read more meanwhile. Then SKIP and END bring slots behind
-    that (``go_on``). Until a commit shows it, they come before all other orders about a shard.
-
-    What isn't covered: a shard *and* a child of it expire, both after a slot was ordered to read them and before a
-    report shows that it does. The place of the child's children would then be unknown, and two dealers might see it
-    differently.
+Shards *move* from slots with many to slots with few, one at a time from each and to each. While the giver reads it, the
+taker is to EXPECT it; its event time stands still from then on. The giver is to RELEASE it as soon as its event time
+has come as far as the taker's. What is remembered of moves only sets the pace: a shard that isn't released within half
+a minute stays where it is, and is tried again later, later each time. Forgetting it does no harm.
 """
 
 from __future__ import annotations
@@ -117,7 +98,7 @@ class Holdings:
         return [slot for slot, state in self._of.get(shard, {}).items() if state.phase in phases]
 
     def held(self, shard: str) -> bool:
-        """A slot holds it: it reads it, has released it, or has read it to its end."""
+        """Whether a slot holds it."""
         return any(state.phase is not Phase.EXPECTED for state in self._of.get(shard, {}).values())
 
     def furthest(self, shard: str) -> ShardState | None:
@@ -130,28 +111,24 @@ class Holdings:
         return next(iter(self.slots(shard, Phase.DONE)), None)
 
     def leaving(self, shard: str) -> Iterator[tuple[int, ShardState]]:
-        """The slots that have released the shard to another one, which has nothing of it yet or expects it."""
+        """The slots that have released the shard to another one that doesn't hold it yet."""
         for slot in self.slots(shard, Phase.RELEASED):
             state = self._of[shard][slot]
             if not self.arrived(shard, state):
                 yield slot, state
 
     def arrived(self, shard: str, released: ShardState) -> bool:
-        """The slot to which the shard was released has it."""
+        """Whether the slot to which the shard was released holds it."""
         assert released.to is not None
         taken = self.state(shard, released.to)
         return taken is not None and taken.phase is not Phase.EXPECTED
 
 
 # -- moves -------------------------------------------------------------------------------------------
-PATIENCE_MS = 30_000
-"""How long a giver may take to come as far in event time as the taker."""
-
+PATIENCE_MS = 30_000  # how long a giver may take to come as far in event time as the taker
 FIRST_PAUSE_MS = 60_000
 LONGEST_PAUSE_MS = 960_000
-
-Give = Callable[[int, str, ShardOrder], None]
-"""Gives a slot an order about a shard."""
+Give = Callable[[int, str, ShardOrder], None]  # gives a slot an order about a shard
 
 
 @dataclass(slots=True)
@@ -164,20 +141,12 @@ class Move:
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    """A shard that couldn't move stays where it is for a while."""
-
-    until_ms: int
-    length_ms: int
-
-
 class Moves:
     """The moves that are under way."""
 
     def __init__(self) -> None:
         self._moves: dict[str, Move] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses: dict[str, tuple[int, int]] = {}  # until when shards stay that couldn't move, and how long that is
 
     def go_on(self, holdings: Holdings, give: Give, now_ms: int) -> None:
         """Take the next step of each move, and cancel late ones."""
@@ -195,7 +164,7 @@ class Moves:
                 give(move.taker, shard, EXPECT)
 
     def awaited(self, shard: str, slot: int) -> bool:
-        """The shard is about to go to this slot."""
+        """Whether the shard is about to go to this slot."""
         return shard in self._moves and self._moves[shard].taker == slot
 
     def balance(self, holdings: Holdings, tree: ShardTree, load: list[int], give: Give, now_ms: int) -> None:
@@ -231,20 +200,20 @@ class Moves:
         return max(shards, key=lambda shard: (tree.is_open(shard), age(shard)), default=None)
 
     def _adopt(self, holdings: Holdings, now_ms: int) -> None:
-        """Go on with moves that another dealer began."""
+        # Moves that another dealer began.
         for shard in holdings:
             givers, takers = holdings.slots(shard, Phase.READING), holdings.slots(shard, Phase.EXPECTED)
             if len(givers) == 1 and takers and shard not in self._moves and not self._pausing(shard, now_ms):
                 self._moves[shard] = Move(givers[0], takers[0], now_ms)
 
     def _give_up(self, shard: str, now_ms: int) -> None:
-        before = self._pauses.get(shard)
-        length = FIRST_PAUSE_MS if before is None else min(2 * before.length_ms, LONGEST_PAUSE_MS)
-        self._pauses[shard] = _Pause(now_ms + length, length)
+        _, before = self._pauses.get(shard, (0, 0))
+        length = min(2 * before, LONGEST_PAUSE_MS) or FIRST_PAUSE_MS
+        self._pauses[shard] = now_ms + length, length
         del self._moves[shard]
 
     def _pausing(self, shard: str, now_ms: int) -> bool:
-        return shard in self._pauses and now_ms < self._pauses[shard].until_ms
+        return shard in self._pauses and now_ms < self._pauses[shard][0]
 
 
 class Arrivals:
@@ -253,7 +222,7 @@ class Arrivals:
     Readers downstream process what tasks send in the order of its versions. The giver holds event time back until it
     has dropped the shard. If it did so in an earlier version than the one in which the taker wakes up for the shard,
     readers would pass the taker's time before they learn that it has one. So the giver has to commit as high a version
-    first. What is remembered here only sets the pace, as above.
+    first. This only sets the pace, too.
     """
 
     def __init__(self) -> None:
@@ -272,12 +241,11 @@ class Arrivals:
         self._versions = now
 
     def known_after(self, holdings: Holdings, shard: str, giver: int) -> bool:
-        """All that the giver sends from now on is processed after readers have learned that the shard has arrived."""
+        """Whether readers process what the giver sends from now on after they have learned of the arrival."""
         return holdings.reports[giver].version >= self._versions[shard, giver]
 
 
 def _possible(holdings: Holdings, shard: str, move: Move) -> bool:
-    """The giver still reads the shard, and the taker has nothing of it but perhaps expects it."""
     taken = holdings.state(shard, move.taker)
     return holdings.slots(shard, Phase.READING) == [move.giver] and (taken is None or taken.phase is Phase.EXPECTED)
 
@@ -315,21 +283,21 @@ class Beginnings:
             if shard in self._held or self.over(shard) or not all(map(self._out_of_the_way, parents)):
                 continue
             if self._settled or not any(map(self._lost, parents)):
-                yield shard, self._slot(shard), self._position(shard)
+                known = self._known.get(shard)
+                yield shard, self._slot(shard), self._start if known is None else known.position
 
     def over(self, shard: str) -> bool:
         """Whether no slot holds the shard or ever will, because it ended before, and others may have followed it."""
         return shard not in self._held and (shard in self._followed or shard in self._known_to_have_ended)
 
     def followed(self, shard: str) -> bool:
-        """All shards that come from this one are held, or are over. One that is listed and has none may get some."""
+        """Whether all shards that come from this one are held, or are over. One that is listed may get some."""
         children = self._tree.children(shard)
         return all(child in self._held or self.over(child) for child in children) and (
             bool(children) or shard not in self._tree
         )
 
     def _out_of_the_way(self, parent: str) -> bool:
-        """The parent was read to its end, or never will be."""
         return self._holdings.ended_in(parent) is not None or self.over(parent) or self._lost(parent)
 
     def _lost(self, parent: str) -> bool:
@@ -351,25 +319,18 @@ class Beginnings:
                 return home(parent, len(slots))
         return home(shard, len(slots))
 
-    def _position(self, shard: str) -> Position:
-        known = self._known.get(shard)
-        return self._start if known is None else known.position
-
 
 # -- dealing -----------------------------------------------------------------------------------------
 AUDIT_MS = 60_000
-AUDITS = 3
-"""A hole in the hashes is reported when this many audits in a row have found it, a minute apart."""
+AUDITS = 3  # a hole in the hashes is reported when this many audits in a row have found it, a minute apart
 
 
 class Dealing:
     """Deals the shards of one stream to a number of slots.
 
-    ``start`` is where an unread shard begins. ``known`` are the known facts about shards without commits:
-    those that had ended before the app began (``ended_before``), and how far another application had come that is
-    taken over from. Both stay the same for as long as the app has its slots.
-
-    ``warnings`` are what is wrong after the last call.
+    ``start`` is where an unread shard begins. ``known`` are the known facts about shards without commits: those that
+    had ended before the app began (``ended_before``), and how far another application had come that is taken over from.
+    Both stay the same for as long as the app has its slots. ``warnings`` are what is wrong after the last call.
     """
 
     def __init__(self, slots: int, start: Position = OLDEST, known: Mapping[str, ShardState] | None = None) -> None:
@@ -383,9 +344,7 @@ class Dealing:
         self.warnings: list[str] = []
 
     def standing(self, shards: Sequence[Shard], slots: Sequence[SlotReport | None]) -> dict[str, ShardState] | None:
-        """Where each listed or held shard stands. None: that isn't known before all slots have reported, and a list is
-        as new as their reports.
-        """
+        """Where each listed or held shard stands; None before all slots have reported, and with an older list."""
         reports = [report for report in slots if report is not None]
         tree, holdings = ShardTree(shards), Holdings(reports)
         if len(reports) < len(slots) or tree.is_older_than(shard for shard in holdings if holdings.held(shard)):
@@ -409,7 +368,7 @@ class Dealing:
         return bool(self._jumps)
 
     def deal(self, shards: Sequence[Shard], slots: Sequence[SlotReport | None], now_ms: int) -> list[SlotOrders | None]:
-        """Return the orders for each slot. ``shards`` are all that are listed, ``now_ms`` is a clock for pauses.
+        """The orders for each slot. ``shards`` are all that are listed, ``now_ms`` is a clock for pauses.
 
         Nothing is said before every slot has reported, and a slot that gets no orders isn't told so while the list is
         out of date.
@@ -448,30 +407,25 @@ class _Jump:
 
 
 class _Orders:
-    """The orders of one round. At most one for each shard of a slot."""
-
     def __init__(self, slots: int) -> None:
         self._orders: list[dict[str, ShardOrder]] = [{} for _ in range(slots)]
         self._first: set[tuple[int, str]] = set()
 
     def give_first(self, slot: int, shard: str, order: ShardOrder) -> None:
-        """Give an order, and no other about the shard to this slot."""
         self._orders[slot][shard] = order
         self._first.add((slot, shard))
 
     def give(self, slot: int, shard: str, order: ShardOrder) -> None:
-        """Order a slot to do something with a shard. Orders are given again until they are followed."""
         if (slot, shard) in self._first:
             return
         before = self._orders[slot].setdefault(shard, order)
         assert before == order, f"slot {slot} has two orders for shard {shard}: {before} and {order}"
 
     def given(self, slot: int, shard: str) -> bool:
-        """The slot is ordered to do something with the shard."""
         return shard in self._orders[slot]
 
     def texts(self, *, sure: bool) -> list[SlotOrders | None]:
-        """Return the orders for each slot; None for a slot without orders, unless the list is current (``sure``)."""
+        """The orders for each slot; None for a slot without orders, unless the list is current (``sure``)."""
         return [
             {shard: str(order) for shard, order in orders.items()} if orders or sure else None
             for orders in self._orders
@@ -486,7 +440,6 @@ def _later(before: SlotReport | None, now: SlotReport | None) -> SlotReport | No
 
 
 def _jump(holdings: Holdings, shard: str, to: ShardState, orders: _Orders) -> None:
-    """Make the slot that goes on with a shard begin behind what another application has read."""
     order = END if to.phase is Phase.DONE else skip_to(to.position)
     for slot in holdings.slots(shard, Phase.READING):
         orders.give_first(slot, shard, order)
@@ -514,7 +467,6 @@ def _hand_over(holdings: Holdings, arrivals: Arrivals, orders: _Orders, jumping:
 
 
 def _forget_ended(holdings: Holdings, beginnings: Beginnings, orders: _Orders) -> None:
-    """Have shards dropped that have ended, once everything that shows it is in sight without them."""
     for shard in holdings:
         slot = holdings.ended_in(shard)
         if slot is not None and not holdings.slots(shard, Phase.RELEASED) and beginnings.followed(shard):
@@ -522,7 +474,6 @@ def _forget_ended(holdings: Holdings, beginnings: Beginnings, orders: _Orders) -
 
 
 def _forget_expected(holdings: Holdings, moves: Moves, orders: _Orders) -> None:
-    """Have slots expect no longer what doesn't come."""
     for shard in holdings:
         for slot in holdings.slots(shard, Phase.EXPECTED):
             if not (orders.given(slot, shard) or moves.awaited(shard, slot)):
@@ -530,7 +481,6 @@ def _forget_expected(holdings: Holdings, moves: Moves, orders: _Orders) -> None:
 
 
 def _load(holdings: Holdings) -> list[int]:
-    """How many shards each slot reads, or will read as they were released to it. Those that have ended don't count."""
     load = [0] * len(holdings.reports)
     for shard in holdings:
         for slot in [*holdings.slots(shard, Phase.READING), *(state.to for _, state in holdings.leaving(shard))]:
@@ -539,7 +489,7 @@ def _load(holdings: Holdings) -> list[int]:
 
 
 def _read_twice(holdings: Holdings) -> list[str]:
-    """Say which shards several slots read. It can't happen, unless commits were restored that don't belong together."""
+    # It can't happen, unless commits were restored that don't belong together.
     return [
         f"shard {shard} is read by slots {' and '.join(map(str, slots))}, so its records count twice"
         for shard in holdings
@@ -556,7 +506,6 @@ class _Audit:
         self._last_ms: int | None = None
 
     def warnings(self, tree: ShardTree, now_ms: int) -> list[str]:
-        """What is wrong for a while already."""
         if self._last_ms is None or now_ms - self._last_ms >= AUDIT_MS:
             self._times = self._times + 1 if tree.holes == self._found else 1
             self._found, self._last_ms = tree.holes, now_ms

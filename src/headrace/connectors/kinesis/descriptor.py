@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-import polars as pl
-
 from headrace.api.checks import Declaring, SchemaLike, one_of
 from headrace.api.descriptors import InputUse, check_partitions, input_schema, record_columns_of, start_of
 from headrace.api.formats import FormatName, format_of
-from headrace.connectors.kinesis.api import POLL_MS, READ_RECORDS, LeaseAhead
+from headrace.connectors.kinesis.api import POLL_MS, READ_RECORDS, RECORD_COLUMNS, LeaseAhead
 from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.secrets import SecretPlace, check_no_credentials
@@ -23,14 +21,6 @@ from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
 Lost = Literal["stop", "skip"]
-
-RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "partition_key": pl.String(),
-    "sequence_number": pl.String(),
-    "arrival_time": pl.Datetime("ms"),
-    "shard": pl.String(),
-}
-"""The metadata of a Kinesis record, with the types."""
 
 _STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
@@ -43,6 +33,9 @@ _MEMORY = "memory://"
 _TIMEOUT_MS = 60_000
 _PAUSE_MS = 60_000
 _FAILOVER_MS = 3_600_000
+_OF_ALL = (
+    "stream", "region", "endpoint_url", "format", "profile", "role", "proxy", "connect_timeout_ms", "read_timeout_ms",
+)  # fmt: skip
 _OF_INPUTS = (
     "start", "slots", "record_columns", "lease_table", "lost", "lease_ahead", "records_per_call", "poll_interval_ms",
     "failover_ms",
@@ -75,27 +68,19 @@ class Kinesis:
     failover_ms: int | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of this stream; each input has its own, because it keeps its own slots."""
-        options: dict[str, Any] = {
-            "stream": self.stream,
-            "region": self.region,
-            "endpoint_url": self.endpoint_url,
-            "format": self.format.options(),
-            "profile": self.profile,
-            "role": self.role,
-            "proxy": self.proxy.options() if isinstance(self.proxy, SecretPlace) else self.proxy,
-            "connect_timeout_ms": self.connect_timeout_ms,
-            "read_timeout_ms": self.read_timeout_ms,
-        }
+        """The system of this stream; each input has its own, because it keeps its own slots."""
+        options: dict[str, Any] = {name: getattr(self, name) for name in _OF_ALL} | {"format": self.format.options()}
+        if isinstance(self.proxy, SecretPlace):
+            options["proxy"] = self.proxy.options()
         return self._spec(stream_id, options)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
+        """The columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         about = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
         return input_schema(self.stream, "Kinesis", self.format, about, self.record_columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Return the system of an input, which keeps its slots in the app's home."""
+        """The system of an input, which keeps its slots in the app's home."""
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kinesis stream belongs in hr.io.kinesis(...)",
@@ -110,21 +95,16 @@ class Kinesis:
             raise DeclarationError("key= is for an output: it chooses the shard of a record", hint="leave it out")
         options = {
             **self.system(stream_id).options,
-            "start": self.start,
-            "slots": self.slots,
+            **{name: getattr(self, name) for name in _OF_INPUTS},
             "record_columns": dict(self.record_columns) or None,
-            "lease_table": self.lease_table,
             "lost": None if self.lost == "stop" else self.lost,
             "lease_ahead": None if self.lease_ahead == "stop" else self.lease_ahead,
-            "records_per_call": self.records_per_call,
-            "poll_interval_ms": self.poll_interval_ms,
-            "failover_ms": self.failover_ms,
             "memo": f"{use.home}/kinesis/{use.app}/{stream_id}.json",
         }
         return self._spec(stream_id, options)
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
+        """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         usual = Kinesis(self.stream)
         wrong = [name for name in _OF_INPUTS if getattr(self, name) != getattr(usual, name)]
         if wrong:

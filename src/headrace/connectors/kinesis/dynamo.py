@@ -20,9 +20,7 @@ from headrace.core.errors import InfrastructureError, ThrottledError, Unavailabl
 _CONNECT_S = 2
 _ANSWER_S = 3
 _LOOK_S = 0.5
-_LOOKS = 120
-"""How often to look whether a new table can be used: a minute in all."""
-
+_LOOKS = 120  # how often to look whether a new table can be used: a minute in all
 _PASSES = amazon.PASSES | {"InternalServerError"}
 _RIGHTS = "DescribeTable, CreateTable, Scan, GetItem, UpdateItem and DeleteItem"
 
@@ -34,7 +32,7 @@ class DynamoLeaseTable(LeaseTable):
     """
 
     def __init__(self, name: str, access: Access, wait: Callable[[float], bool]) -> None:
-        self._name = name
+        self.name = name
         self._wait = wait
         try:
             self._client = amazon.client_of("dynamodb", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S)
@@ -43,29 +41,24 @@ class DynamoLeaseTable(LeaseTable):
             problem = _problem(f"lease table {name}", "connecting", error)
         raise problem
 
-    @property
-    @override
-    def name(self) -> str:
-        return self._name
-
     @override
     def ensure(self) -> None:
         for look in range(_LOOKS):
-            found = self._described()
+            found = self._call("describe_table", unless="ResourceNotFoundException").get("Table")
             if found is None and look == 0:
                 self._create()
             if found is not None:
                 keys = [(key["AttributeName"], key["KeyType"]) for key in found["KeySchema"]]
                 if keys != [(KEY, "HASH")]:
                     raise InfrastructureError(
-                        f"lease table {self._name}: its key is {keys[0][0]!r}, so it isn't a lease table",
+                        f"lease table {self.name}: its key is {keys[0][0]!r}, so it isn't a lease table",
                         hint="name another table; one that doesn't exist is created",
                     )
                 if found["TableStatus"] in ("ACTIVE", "UPDATING"):
                     return
             if self._wait(_LOOK_S):
                 break
-        raise UnavailableError(f"lease table {self._name}: it was created, but isn't active yet")
+        raise UnavailableError(f"lease table {self.name}: it was created, but isn't active yet")
 
     @override
     def leases(self) -> list[Lease]:
@@ -98,9 +91,6 @@ class DynamoLeaseTable(LeaseTable):
     def close(self) -> None:
         self._client.close()
 
-    def _described(self) -> Mapping[str, Any] | None:
-        return self._call("describe_table", unless="ResourceNotFoundException").get("Table")
-
     def _create(self) -> None:
         self._call(
             "create_table",
@@ -111,15 +101,14 @@ class DynamoLeaseTable(LeaseTable):
         )
 
     def _call(self, name: str, unless: str = "", **parameters: object) -> dict[str, Any]:
-        """Make a call. Return nothing if the answer is the error ``unless``."""
         try:
-            answer: dict[str, Any] = getattr(self._client, name)(TableName=self._name, **parameters)
+            answer: dict[str, Any] = getattr(self._client, name)(TableName=self.name, **parameters)
             return answer
         except amazon.FAILURES as error:
             said = amazon.answer_of(error)
             if unless and said is not None and said[0] == unless:
                 return {}
-            problem = _problem(f"lease table {self._name}", name, error, self._client.meta.endpoint_url)
+            problem = _problem(f"lease table {self.name}", name, error, self._client.meta.endpoint_url)
         raise problem  # here, so that it has no context
 
 
@@ -130,7 +119,6 @@ class _ConditionFailed(Exception):
 
 
 def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception:
-    """What an error of boto3 means."""
     if problem := amazon.role_problem(where, error):
         return problem
     answer = amazon.answer_of(error)
@@ -162,7 +150,6 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
 
 
 def _expressions(write: Write) -> dict[str, Any]:
-    """The change and its conditions in DynamoDB's language. Names and values are given by placeholders."""
     put = {name: value for name, value in write.put.items() if name != KEY}
     names = {name: f"#n{i}" for i, name in enumerate(dict.fromkeys([*write.when, *put, *write.remove, *write.add]))}
     values: dict[str, Any] = {}

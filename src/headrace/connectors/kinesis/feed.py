@@ -1,13 +1,7 @@
 """Fetches shards from a position on: what to ask next, when, and in which thread.
 
-feed
-    Fetches one shard from a position on: what to ask next, when, and what the answer means.
-
-    ``fetch`` calls Kinesis; ``take_in`` says what follows from the answer, and is pure. Between the two nothing of the
-    feed changes, so one thread can fetch while another empties the buffer.
-
-fetching
-    Fetch shards: in background threads, or directly in the caller.
+``Feed.fetch`` calls Kinesis; ``take_in`` says what follows from the answer, and is pure. Between the two nothing of the
+feed changes, so one thread can fetch while another empties the buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import Protocol
 
 from typing_extensions import override
 
@@ -34,7 +27,6 @@ from headrace.connectors.kinesis.api import (
     IteratorExpired,
     KinesisApi,
     KinesisRecord,
-    Page,
     Position,
     Shard,
 )
@@ -47,25 +39,23 @@ from headrace.core.log import Throttle, logger
 from headrace.systems.base import Unread
 
 # -- feed --------------------------------------------------------------------------------------------
-_MISSES_MAX = 5
-"""How often in a row Kinesis must say that a shard doesn't exist before it is believed."""
+_MISSES_MAX = 5  # how often in a row Kinesis must say that a shard doesn't exist before it is believed
 
 _MISPLACED = (
     "records were left out, because the KPL had aggregated them for another shard; as a rule it writes them again"
 )
 
-_log = logger(__name__)
-
-
 _RETRY = Retry(None, 250, 10_000)
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often a shard is read. Kinesis allows 5 reads and 2 MB a second, of all readers of a shard together.
 
-    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``. ``records`` is how many a call
-    may return.
+    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``. A call returns up to
+    ``records``.
     """
 
     busy_ms: float = POLL_MS
@@ -135,14 +125,11 @@ class Feed:
         self.shard = shard
         self.buffer = Buffer()
         self.behind_ms: int | None = None
-        self.due_ms = 0.0
-        """When to fetch again, on the monotonic clock."""
-        self.ended = False
-        """All of the closed shard was fetched."""
+        self.due_ms = 0.0  # when to fetch again, on the monotonic clock
+        self.ended = False  # all of the closed shard was fetched
         self.error: Exception | None = None
         self.closed = False
         self._common = common
-        self._stream = common.stream
         self._position = position
         self._pace = common.pace
         self._room = common.room
@@ -152,8 +139,7 @@ class Feed:
         self._expiry = Expiry(position)
         self._checking = False
         """The iterator begins with the record at the position, which is to show that nothing after it has expired."""
-        self._checked = False
-        """The iterator has shown it, and goes on from there."""
+        self._checked = False  # the iterator has shown it, and goes on from there
         self._range: tuple[int, int] | None = None
         self._failures = 0
         self._misses = 0
@@ -173,15 +159,12 @@ class Feed:
         return self.ended and not self.buffer
 
     def close(self) -> None:
-        """What was fetched, and what still arrives, is dropped."""
+        """Drop what was fetched, and what still arrives."""
         self.closed = True
         self._room.feeds -= 1
 
     def waiting(self) -> int | None:
-        """How many rows of the shard were not handed out yet. Those that weren't fetched are estimated.
-
-        None before there is something to estimate by.
-        """
+        """How many rows weren't handed out yet, estimated if not all were fetched; None if it can't be."""
         if self.ended or self.behind_ms == 0:
             return self.buffer.rows
         if self.behind_ms is None or not self._rows_per_ms:
@@ -214,17 +197,21 @@ class Feed:
     def _fetch(self, api: KinesisApi, clock: Clock) -> Answer:
         now_ms = clock.now_ms()
         self._checked &= self._iterator is not None
-        if not (self._checking or self._checked or self._whole(api, now_ms)):
+        whole = self._checking or self._checked or self._expiry.whole(now_ms, lambda: self._common.kept_h(api, now_ms))
+        if not whole:
             self._checking, self._iterator = True, None
         if self._iterator is None:
             self._iterator = api.iterator(self.shard, self._where())
         room = self._room.feed_bytes - self.buffer.bytes
         page = api.records(self._iterator, min(self._pace.records, max(100, int(room / self._mean_bytes))))
         ended = page.iterator is None
-        again = "Kinesis returned no iterator, but the shard is open" if ended and not self._is_closed(api) else ""
+        open_ = ended and ((listed := self._listed(api)) is None or not listed.closed)
+        again = "Kinesis returned no iterator, but the shard is open" if open_ else ""
         at_tip = not (page.records or page.behind_ms or ended)
         checked = self._checking and (bool(page.records) or at_tip or (ended and not again))
-        gap = checked and self._has_gap(page)
+        # Records after the position may be gone if the one there is, or if there was none.
+        sequence = self._position.sequence
+        gap = checked and (sequence is None or not page.records or page.records[0].sequence > sequence)
         if gap and not self._common.skip_lost:
             return Answer(error=self._lost(self._why()))
         fetched = self._unpacked(page.records, api) if page.records else None
@@ -238,19 +225,13 @@ class Feed:
             fetched, page.iterator, page.behind_ms, again, ended and not again, checked=checked, read_ms=read_ms
         )
 
-    def _whole(self, api: KinesisApi, now_ms: int) -> bool:
-        """Whether nothing after the position can have expired, even if the record there has."""
-        return self._expiry.whole(now_ms, lambda: self._common.kept_h(api, now_ms))
-
     def _unpacked(self, records: Sequence[KinesisRecord], api: KinesisApi) -> Fetched | None:
-        """The user records in a page; None if it has nothing but the record before the position."""
         fetched, misplaced = unpacked(records, self._position, lambda: self._hashes(api))
         if misplaced:
             fetched.unread = [Unread("misplaced", misplaced, _MISPLACED)]
         return None if fetched.end == self._position else fetched
 
     def _hashes(self, api: KinesisApi) -> tuple[int, int]:
-        """The first and the last hash of the shard; all hashes if it isn't listed any more."""
         if self._range is None and (listed := self._listed(api)) is not None:
             self._range = listed.first, listed.last
         return self._range or (0, HASH_END - 1)
@@ -260,11 +241,6 @@ class Feed:
         at = self._position
         return Position(at.sequence, 0) if self._checking and at.sequence is not None and at.sub is None else at
 
-    def _has_gap(self, page: Page) -> bool:
-        """Whether records after the position may be gone: the record at the position is, or there was none."""
-        sequence = self._position.sequence
-        return sequence is None or not page.records or page.records[0].sequence > sequence
-
     def _why(self) -> str:
         gone = "the shard was empty" if self._position.sequence is None else "the record there has expired"
         read_ms = self._expiry.read_ms
@@ -273,22 +249,18 @@ class Feed:
         return f"{gone}, and the app had last read everything at {utc_text(read_ms)}"
 
     def _missing(self, api: KinesisApi) -> Answer:
-        """Kinesis says that the shard or the stream doesn't exist."""
         try:
             if self._listed(api) is not None:
                 return Answer(again="Kinesis lists the shard, but can't read it")
             return Answer(gone=True, again="Kinesis doesn't find the shard")
         except StreamNotFoundError:
             error = StreamNotFoundError(
-                f"the Kinesis stream {self._stream!r} doesn't exist any more; {self.shard} was not read to its end",
+                f"the Kinesis stream {self._common.stream!r} doesn't exist any more; {self.shard} was not read to its "
+                "end",
                 hint="the stream was deleted while the app was reading it. To read a new stream of that name, start "
                 "the app under another name",
             )
             return Answer(error=error, again=error.message)
-
-    def _is_closed(self, api: KinesisApi) -> bool:
-        listed = self._listed(api)
-        return listed is not None and listed.closed
 
     def _listed(self, api: KinesisApi) -> Shard | None:
         return next((shard for shard in api.shards() if shard.id == self.shard), None)
@@ -296,7 +268,7 @@ class Feed:
     # -- what follows from an answer
 
     def take_in(self, answer: Answer, now_ms: float, chance: float) -> bool:
-        """Note an answer. ``chance`` is a random number from [0, 1). Return whether there is something to hand out."""
+        """Note an answer; return whether there is something to hand out. ``chance`` is a random number from [0, 1)."""
         if self.closed:
             return False
         self._iterator = answer.iterator
@@ -355,7 +327,6 @@ class Feed:
             self._expired()
 
     def _expired(self) -> None:
-        """The shard is gone, with whatever followed the position."""
         unread = self._position.sequence is None and self._position.tip_ms is None
         if not (unread or self._common.skip_lost):
             self.error = self._lost("the shard has expired")
@@ -370,7 +341,7 @@ class Feed:
 
     def _lost(self, why: str) -> TrimmedOffsetError:
         return TrimmedOffsetError(
-            f"the Kinesis stream {self._stream!r} may have deleted records after {self._position.place} of "
+            f"the Kinesis stream {self._common.stream!r} may have deleted records after {self._position.place} of "
             f"{self.shard} before the app read them: {why}",
             hint="the app was stopped, or behind, for longer than the stream keeps records. To continue with the "
             'remaining ones, set lost="skip" in hr.io.kinesis(...); to read all that is left again, run headrace '
@@ -379,45 +350,15 @@ class Feed:
 
 
 def _nothing(end: Position) -> Fetched:
-    """No records, up to this position."""
     return Fetched([], [], [], [], end)
 
 
 # -- fetching ----------------------------------------------------------------------------------------
-class Fetching(Protocol):
-    """Fetches the shards of one stream into feeds. One thread uses it."""
+class Fetching:
+    """Fetches the shards of one stream into feeds, when it is asked, as simulations and tests need it.
 
-    def begin(self, shard: str, position: Position) -> Feed:
-        """Start fetching a shard from a position."""
-        ...
-
-    def end(self, feed: Feed) -> None:
-        """Stop fetching. What was fetched and what still arrives is dropped."""
-        ...
-
-    def look(self, feeds: Iterable[Feed]) -> None:
-        """Clear the descriptor. Without background threads, fetch what is due in these feeds."""
-        ...
-
-    def emptying(self) -> AbstractContextManager[object]:
-        """Lock the feeds while they are read and emptied."""
-        ...
-
-    def emptied(self, feed: Feed) -> None:
-        """There may be room in a feed again. Only while ``emptying``."""
-        ...
-
-    def fileno(self) -> int | None:
-        """A descriptor that becomes readable when feeds have something new; None: look by the clock."""
-        ...
-
-    def close(self) -> None:
-        """Release everything, the api too. Called once."""
-        ...
-
-
-class FetchingOnTheSpot(Fetching):
-    """Fetches when it is asked: no threads, and time is the clock's. For simulations and tests."""
+    One thread uses it; time is the clock's.
+    """
 
     def __init__(
         self,
@@ -435,35 +376,34 @@ class FetchingOnTheSpot(Fetching):
         self._common = Common(stream, pace, room or Room(), skip_lost)
         self._chance = chance
 
-    @override
     def begin(self, shard: str, position: Position) -> Feed:
+        """Start fetching a shard from a position."""
         return Feed(self._common, shard, position)
 
-    @override
     def end(self, feed: Feed) -> None:
+        """Stop fetching. What was fetched and what still arrives is dropped."""
         feed.close()
 
-    @override
     def look(self, feeds: Iterable[Feed]) -> None:
+        """Clear the descriptor. Without background threads, fetch what is due in these feeds."""
         for feed in feeds:
             if feed.hungry and feed.due_ms <= self._clock.monotonic_ms():
                 answer = feed.fetch(self._api, self._clock)
                 feed.take_in(answer, self._clock.monotonic_ms(), self._chance())
 
-    @override
     def emptying(self) -> AbstractContextManager[object]:
+        """Lock the feeds while they are read and emptied."""
         return nullcontext()
 
-    @override
     def emptied(self, feed: Feed) -> None:
-        pass
+        """There may be room in a feed again. Only while ``emptying``."""
 
-    @override
     def fileno(self) -> int | None:
+        """A descriptor that becomes readable when feeds have something new; None: look by the clock."""
         return None
 
-    @override
     def close(self) -> None:
+        """Release everything, the api too. Called once."""
         self._api.close()
 
 
@@ -485,15 +425,12 @@ class FetchingByThreads(Fetching):
         skip_lost: bool = False,
         threads_max: int = 16,
     ) -> None:
-        self._api = api
-        self._clock = clock
-        self._common = Common(stream, pace, room or Room(), skip_lost)
+        super().__init__(api, stream, clock, pace=pace, room=room, skip_lost=skip_lost, chance=random.random)
         self._threads_max = threads_max
         self._lock = threading.Condition()
         self._queue: list[tuple[float, int, Feed]] = []
         self._order = count()
-        self._alarm_ms = inf
-        """When the first of the threads that wait wakes up by itself."""
+        self._alarm_ms = inf  # when the first of the threads that wait wakes up by itself
         self._resting: set[Feed] = set()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -538,7 +475,6 @@ class FetchingByThreads(Fetching):
 
     @override
     def close(self) -> None:
-        """Threads in the middle of a call end after it; its result is dropped."""
         with self._lock:
             self._closed = True
             self._queue.clear()
@@ -556,7 +492,7 @@ class FetchingByThreads(Fetching):
             with self._lock:
                 if self._closed:
                     return
-                if feed.take_in(answer, self._clock.monotonic_ms(), random.random()):
+                if feed.take_in(answer, self._clock.monotonic_ms(), self._chance()):
                     self._bell.ring()
                 if feed.hungry:
                     self._enqueue(feed)

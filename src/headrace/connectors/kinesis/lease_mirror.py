@@ -1,16 +1,13 @@
-"""Follows the commits of a Kinesis input in the lease table that the input names.
+"""Follows the commits of a Kinesis input in a lease table. It decides nothing: an app without a table runs the same.
 
-mirror
-    Follows the commits of a Kinesis input in a lease table. It decides nothing: an app without a table runs the same.
+The thread that deals shards calls it, after dealing. Its calls may block for seconds if DynamoDB doesn't answer, but a
+round makes a limited number of calls, and the first one that fails ends it. Trouble with the table doesn't stop the
+app: it is logged, and the rows follow later. Only another application that is alive and holds leases of the table ends
+the run, because both would process the same records.
 
-    The thread that deals shards calls it, after dealing. Its calls may block for seconds if DynamoDB doesn't answer,
-    but a round makes a limited number of calls, and the first one that fails ends it. Trouble with the table doesn't
-    stop the app: it is logged, and the rows follow later. Only another application that is alive and holds leases of
-    the table ends the run, because both would process the same records.
-
-    A row that someone else has written shows in the answer to the next write, because its conditions fail then. If its
-    owner is of this app, it was a call whose answer was lost, or the driver before this one: the mirror goes on from
-    it. Every write begins with a row as it was last seen, so none is made twice.
+A row that someone else has written shows in the answer to the next write, because its conditions fail then. If its
+owner is of this app, it was a call whose answer was lost, or the driver before this one: the mirror goes on from it.
+Every write begins with a row as it was last seen, so none is made twice.
 """
 
 from __future__ import annotations
@@ -49,16 +46,10 @@ CALLS_AT_MOST = 100
 """How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
 
 LOOK_EVERY_MS = 1000
-CLOSE_MS = 5000
-"""How long a clean stop may spend on the table, plus one call."""
-
-_WRITES_PER_ROW = 3
-"""A row may have to be taken, get its children, and then its checkpoint."""
-
+CLOSE_MS = 5000  # how long a clean stop may spend on the table, plus one call
+_WRITES_PER_ROW = 3  # a row may have to be taken, get its children, and then its checkpoint
 _PAUSES = Retry(attempts=None, first_ms=1000, longest_ms=30_000)
-_CHANCE = 0.5
-"""No randomness, because no other writer of these rows has to be avoided."""
-
+_CHANCE = 0.5  # no randomness, because no other writer of these rows has to be avoided
 _log = logger(__name__)
 
 
@@ -68,6 +59,8 @@ class LeaseMirror:
     def __init__(
         self, table: LeaseTable, app: str, clock: Clock, rows: Mapping[str, Row], renew_ms: float = RENEW_MS
     ) -> None:
+        self.table = table.name
+        self.trouble: str | None = None  # what keeps the rows from following; None if nothing does
         self._table = table
         self._clock = clock
         self._rows = dict(rows)
@@ -77,7 +70,6 @@ class LeaseMirror:
         self._throttle = Throttle(_log, lambda: clock.monotonic_ms() / 1000)
         self._failures = 0
         self._resume_ms = 0.0
-        self._trouble: str | None = None
 
     @classmethod
     def open(
@@ -98,21 +90,8 @@ class LeaseMirror:
             table.close()
             raise
 
-    @property
-    def table(self) -> str:
-        """The name of the table."""
-        return self._table.name
-
-    @property
-    def trouble(self) -> str | None:
-        """What keeps the rows from following; None if nothing does."""
-        return self._trouble
-
     def found(self, start: Position) -> dict[str, ShardState]:
-        """Where each shard was when the table was opened: for the first start, in place of a KCL application.
-
-        ``start`` is where the app begins to read.
-        """
+        """Where each shard was when the table was opened, for an app that begins at ``start`` in place of a KCL app."""
         return takeover(self._found, start)
 
     def ahead(self, standing: Mapping[str, ShardState], tree: ShardTree) -> dict[str, ShardState]:
@@ -132,10 +111,7 @@ class LeaseMirror:
         self._write(writes(self._wanted, self._supposed, now_ms)[:calls])
 
     def close(self) -> None:
-        """Write what the commits have changed, and give the leases up, so that others needn't wait until they expire.
-
-        If that fails, they do wait. Called once.
-        """
+        """Write what the commits have changed, and give the leases up, so that others needn't wait for them."""
         until_ms = self._clock.monotonic_ms() + CLOSE_MS
         try:
             for _ in range(_WRITES_PER_ROW):
@@ -145,19 +121,14 @@ class LeaseMirror:
             self._write((evict(lease) for lease in ours), until_ms)
             left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
             if left:
-                _log.warning(
-                    "leases weren't released, and have to expire",
-                    table=self._table.name,
-                    leases=left,
-                    reason=self._trouble,
-                )
+                said = "leases weren't released, and have to expire"
+                _log.warning(said, table=self.table, leases=left, reason=self.trouble)
         except LeaseHeldError as error:
-            _log.warning("leases weren't released", table=self._table.name, reason=error.message)
+            _log.warning("leases weren't released", table=self.table, reason=error.message)
         finally:
             self._table.close()
 
     def _write(self, batch: Iterable[Write], until_ms: float = math.inf) -> None:
-        """Make these writes, up to the first one that fails."""
         for write in batch:
             if self._clock.monotonic_ms() > until_ms:
                 return
@@ -167,15 +138,14 @@ class LeaseMirror:
                 self._pause(write, error)
                 return
             if not written.made:
-                _log.debug("another application changed a lease", table=self._table.name, write=str(write))
+                _log.debug("another application changed a lease", table=self.table, write=str(write))
             self._learn(write.shard, written.lease)
-            if self._trouble is not None:
-                _log.info("the lease table can be written again", table=self._table.name)
-            self._failures, self._trouble = 0, None
+            if self.trouble is not None:
+                _log.info("the lease table can be written again", table=self.table)
+            self._failures, self.trouble = 0, None
 
     @property
     def _supposed(self) -> Mapping[str, Row]:
-        """Return the rows as last seen, with unanswered writes applied."""
         return self._rows | self._unanswered if self._unanswered else self._rows
 
     def _learn(self, shard: str, lease: Lease | None) -> None:
@@ -189,14 +159,14 @@ class LeaseMirror:
         if before is None or _signs_of_life(before.lease) != _signs_of_life(lease):
             for owner in (lease.owner, lease.checkpoint_owner):
                 if owner is not None and not self._wanted.ours(owner):
-                    raise _held(self._table.name, shard, owner)
+                    raise _held(self.table, shard, owner)
 
     def _pause(self, write: Write, error: InfrastructureError) -> None:
         self._failures += 1
         pause_ms = _PAUSES.pause_ms(self._failures, _CHANCE) or 0
         self._resume_ms = self._clock.monotonic_ms() + pause_ms
-        self._throttle.warning("can't write leases", table=self._table.name, write=str(write), reason=error.message)
-        self._trouble = error.message
+        self._throttle.warning("can't write leases", table=self.table, write=str(write), reason=error.message)
+        self.trouble = error.message
         before = self._supposed.get(write.shard)
         reopens = write.kind is Kind.CHECKPOINT and before is not None and before.lease.checkpoint.finished
         if write.kind not in (Kind.CREATE, Kind.TAKE) and not reopens:
@@ -212,7 +182,6 @@ class LeaseMirror:
 def _free_rows(
     table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float
 ) -> Mapping[str, Row]:
-    """Return all rows when no other application can be using them."""
     table.ensure()
     first = rows = _read(table, clock)
     began_ms = clock.monotonic_ms()
@@ -234,7 +203,7 @@ def _read(table: LeaseTable, clock: Clock) -> dict[str, Row]:
 
 
 def _may_be_held(app: Followed, lease: Lease) -> bool:
-    """Whether someone else may be reading the shard. A finished lease keeps its owner, and means nothing."""
+    # A finished lease keeps its owner, and means nothing.
     owners = [owner for owner in (lease.owner, lease.checkpoint_owner) if owner is not None]
     return not lease.checkpoint.finished and any(not app.ours(owner) for owner in owners)
 

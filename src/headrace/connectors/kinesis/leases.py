@@ -1,58 +1,34 @@
-"""Leases: the rows in DynamoDB by which the KCL and its tools see who reads which shard. Pure.
-
-Leases: the rows in DynamoDB by which the Kinesis Client Library (KCL) and its tools see who reads which shard.
+"""Leases: the rows in DynamoDB by which the Kinesis Client Library (KCL) and its tools see who reads which shard.
 
 Commits are what counts; the rows follow them. So a KCL application can go on where a Headrace app has stopped, and the
-other way round, and the table shows the app's progress.
+other way round, and the table shows the app's progress. All of this is pure, apart from tables.
 
-row
-    One row of a lease table in the format of KCL 3, from and to the item that DynamoDB keeps. Pure.
+An item has typed values, as in DynamoDB's API: ``{"leaseCounter": {"N": "7"}}``. Attributes that aren't named here
+(``throughputKBps``, ``pendingCheckpoint``...) are KCL's own: they are not read, and writes leave them as they are. The
+writes are those of KCL 3, with its conditions. ``leaseCounter`` is the lock: who writes says which value it has seen,
+and counts it up.
 
-    An item has typed values, as in DynamoDB's API: ``{"leaseCounter": {"N": "7"}}``. Attributes that aren't named here
-    (``throughputKBps``, ``pendingCheckpoint``...) are KCL's own: they are not read, and writes leave them as they are.
+What is written where a row differs from the commits:
 
-table
-    What a lease table does: it is read as a whole, and rows are written under conditions.
+========================  =============================  ========================================================== the
+row                   the commits                    what is written ========================
+=============================  ========================================================== there is none             a
+slot has the shard           create it, with owner and checkpoint another's, or free        a slot has the shard
+take it the slot's                done, children are listed      childShardIds first the slot's                done
+checkpoint SHARD_END, at once the slot's, due           it has come further, or back   checkpoint the slot's, due
+the same position              renew says SHARD_END            done                           nothing: it isn't needed
+says SHARD_END            no slot has it, children begun delete it the app's, unlisted       no slot has it
+delete it: the shard was trimmed the app's                 no slot has it                 evict: no slot reads it the
+app's, due            some slot hasn't reported      renew ========================  =============================
+==========================================================
 
-    The writes are those of KCL, with its conditions. ``leaseCounter`` is the lock: who writes says which value it has
-    seen, and counts it up. Pure, apart from the tables that implement the protocol.
+A row is due when it wasn't written for a third of the time after which KCL considers it abandoned. Each due row costs
+one write, however often its slot commits.
 
-following
-    Which rows of a lease table differ from what the commits say, and what to write about it. Pure.
-
-    ========================  =============================  ==========================================================
-    the row                   the commits                    what is written
-    ========================  =============================  ==========================================================
-    there is none             a slot has the shard           create it, with owner and checkpoint
-    another's, or free        a slot has the shard           take it
-    the slot's                done, children are listed      childShardIds first
-    the slot's                done                           checkpoint SHARD_END, at once
-    the slot's, due           it has come further, or back   checkpoint
-    the slot's, due           the same position              renew
-    says SHARD_END            done                           nothing: it isn't needed
-    says SHARD_END            no slot has it, children begun delete it
-    the app's, unlisted       no slot has it                 delete it: the shard was trimmed
-    the app's                 no slot has it                 evict: no slot reads it
-    the app's, due            some slot hasn't reported      renew
-    ========================  =============================  ==========================================================
-
-    A row is due when it wasn't written for a third of the time after which KCL considers it abandoned. Each due row
-    costs one write, however often its slot commits.
-
-ahead
-    Whether another application has continued in a lease table since the app's last commits. Pure.
-
-    ==================================================================  ================================================
-    the table, without what the app itself has written                  what the other application has read
-    ==================================================================  ================================================
-    the shard's row has a number                                        the shard up to there
-    the shard's row says SHARD_END                                      all of it
-    the shard has no row, but a shard that comes from it has one        all of it: KCL has deleted the row
-    anything else                                                       nothing
-    ==================================================================  ================================================
-
-    The app compares that with where it stands itself. Rows that it has written are marked: if a savepoint or a
-    startpoint has moved the app back, its rows are ahead of it, too, but no other application has read these records.
+Whether another application has continued since the app's last commits, the rows say that the app hasn't written itself:
+where a shard's row has a number, it has read up to there; where the row says SHARD_END, or the shard has no row but one
+that comes from it has, it has read all. The app's own rows are marked: if a savepoint or a startpoint has moved the app
+back, they are ahead of it, too, but no other application has read these records.
 """
 
 from __future__ import annotations
@@ -146,9 +122,9 @@ def checkpoint_of(state: ShardState) -> Checkpoint:
             return SHARD_END
         case Phase.EXPECTED:
             raise ValueError("an expected shard has no checkpoint")
-        case Phase.READING | Phase.RELEASED:
-            if at.sequence is not None:
-                return Checkpoint(str(at.sequence), _WHOLE if at.sub is None else at.sub)
+        case _ if at.sequence is not None:
+            return Checkpoint(str(at.sequence), _WHOLE if at.sub is None else at.sub)
+        case _:
             return Checkpoint("TRIM_HORIZON" if at.time_ms is None else "AT_TIMESTAMP")
 
 
@@ -210,7 +186,7 @@ def text(value: str) -> Value:
 
 
 def texts(values: Iterable[str]) -> Value:
-    """A set of texts for DynamoDB. It keeps no order."""
+    """A set of texts for DynamoDB, which keeps no order."""
     return {"SS": sorted(values)}
 
 
@@ -238,14 +214,14 @@ def parse_lease(item: Item) -> Lease | None:
     return Lease(
         shard,
         checkpoint,
-        _optional(item, OWNER),
-        _whole_number(item, COUNTER),
-        _whole_number(item, SWITCHES, 0),
-        _set(item, PARENTS),
-        _set(item, CHILDREN),
-        hashes,
-        _optional(item, CHECKPOINT_OWNER),
-        _optional(item, MARK),
+        owner=_optional(item, OWNER),
+        counter=_whole_number(item, COUNTER),
+        switches=_whole_number(item, SWITCHES, 0),
+        parents=_set(item, PARENTS),
+        children=_set(item, CHILDREN),
+        hashes=hashes,
+        checkpoint_owner=_optional(item, CHECKPOINT_OWNER),
+        mark=_optional(item, MARK),
     )
 
 
@@ -340,17 +316,14 @@ class LeaseTable(Protocol):
     have been made), and ``InfrastructureError`` if not. No error names a credential.
     """
 
-    @property
-    def name(self) -> str:
-        """What the table is called in errors."""
-        ...
+    name: str  # what the table is called in errors
 
     def ensure(self) -> None:
         """Create the table unless it exists; return when it can be used."""
         ...
 
     def leases(self) -> list[Lease]:
-        """Return all leases. What else KCL keeps in the table is left out."""
+        """All leases. What else KCL keeps in the table is left out."""
         ...
 
     def write(self, write: Write) -> Written:
@@ -381,12 +354,8 @@ def take(lease: Lease, owner: str) -> Write:
 
 def checkpoint(lease: Lease, at: Checkpoint) -> Write:
     """Say how far the shard is. It is also a sign of life."""
-    put = {
-        CHECKPOINT: text(at.sequence),
-        SUB: number(at.sub),
-        SWITCHES: number(0),
-        MARK: text(mark_of(at, lease.owner or "")),
-    }
+    put = {CHECKPOINT: text(at.sequence), SUB: number(at.sub), SWITCHES: number(0)}
+    put[MARK] = text(mark_of(at, lease.owner or ""))
     return Write(Kind.CHECKPOINT, lease.shard, _unmoved(lease), _moved(lease) | put, PENDING)
 
 
@@ -417,12 +386,11 @@ def _moved(lease: Lease) -> dict[str, Value]:
 
 
 # -- following ---------------------------------------------------------------------------------------
-RENEW_MS = FAILOVER_MS / 3 - 25
-"""How old the last sign of life may become, as in KCL."""
+RENEW_MS = FAILOVER_MS / 3 - 25  # how old the last sign of life may become, as in KCL
 
 
 def worker(app: str, slot: int) -> str:
-    """The owner's name that stands in the rows of a slot's shards."""
+    """The owner's name in the rows of a slot's shards."""
     return f"{app}/{slot}"
 
 
@@ -468,7 +436,7 @@ class Row:
 def followed(
     app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shard], renew_ms: float = RENEW_MS
 ) -> Followed:
-    """Put the reports of all slots together. A shard that two slots name is with the one that is further."""
+    """The reports of all slots together. A shard that two slots name is with the one that is further."""
     furthest: dict[str, tuple[int, ShardState]] = {}
     for slot, report in enumerate(slots):
         for shard, text in ({} if report is None else report.shards).items():
@@ -483,7 +451,7 @@ def followed(
 
 
 def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Write]:
-    """Return what to write, the most urgent first, at most one write for each row."""
+    """What to write, at most one write for a row: what changes hands first, then ends, then signs of life."""
     children: dict[str, list[str]] = {}
     for listed in wanted.listed.values():
         for parent in listed.parents:
@@ -499,7 +467,6 @@ def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Wri
 
 
 def _urgency(write: Write, wanted: Followed) -> int:
-    """Rank writes: what changes hands, then ends, then signs of life, then what is only tidied up."""
     match write.kind:
         case Kind.CREATE | Kind.TAKE:
             return 0
@@ -537,7 +504,6 @@ def _new(shard: str, committed: Committed, listed: Shard | None, children: tuple
 
 
 def _followed(committed: Committed, row: Row, children: tuple[str, ...], *, due: bool) -> Write | None:
-    """What to write about a shard that a slot has."""
     lease, at = row.lease, committed.checkpoint
     if at.finished and set(children) - set(lease.children):
         return set_children(lease, children)
@@ -553,7 +519,7 @@ def _followed(committed: Committed, row: Row, children: tuple[str, ...], *, due:
 def _left(
     wanted: Followed, rows: Mapping[str, Row], row: Row, children: tuple[str, ...], now_ms: float
 ) -> Write | None:
-    """What to write about a row whose shard is in no slot, as far as is known."""
+    # As far as is known, the shard is in no slot.
     lease, ours = row.lease, wanted.ours(row.lease.holder)
     if not wanted.complete:
         return renew(lease) if ours and not lease.checkpoint.finished and wanted.due(row, now_ms) else None
@@ -565,7 +531,7 @@ def _left(
 
 
 def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children: tuple[str, ...]) -> bool:
-    """Return whether a finished lease is no longer needed: all children have begun, and its parents' leases are gone.
+    """Whether a finished lease is no longer needed: all children have begun, and its parents' leases are gone.
 
     While a row stays, it keeps KCL from reading the shard again.
     """
@@ -576,12 +542,9 @@ def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children
 
 
 def _begun(wanted: Followed, rows: Mapping[str, Row], shard: str) -> bool:
-    committed, row = wanted.committed.get(shard), rows.get(shard)
-    if committed is not None:
-        return committed.checkpoint.begun
-    if row is not None:
-        return row.lease.checkpoint.begun
-    return shard not in wanted.listed
+    if shard in wanted.committed:
+        return wanted.committed[shard].checkpoint.begun
+    return rows[shard].lease.checkpoint.begun if shard in rows else shard not in wanted.listed
 
 
 # -- ahead -------------------------------------------------------------------------------------------
@@ -597,18 +560,15 @@ def others(leases: Collection[Lease], app: str) -> dict[str, ShardState]:
 def ahead(
     standing: Mapping[str, ShardState], read: Mapping[str, ShardState], rows: Collection[str], tree: ShardTree
 ) -> dict[str, ShardState]:
-    """Return how far others have read where that is further than the app has: ``standing`` is where it stands.
+    """How far others have read where that is further than the app: ``standing`` is where it stands.
 
     ``read`` is what others have read, and ``rows`` are the shards that have a row.
     """
     passed = tree.ancestors(read.keys()) - set(rows)
-    theirs = {**read, **dict.fromkeys(passed, DONE)}
-    return {
-        shard: state for shard, state in theirs.items() if shard in standing and _is_further(state, standing[shard])
-    }
-
-
-def _is_further(theirs: ShardState, ours: ShardState) -> bool:
-    if ours.phase is Phase.DONE or theirs.phase is Phase.DONE:
-        return ours.phase is not Phase.DONE
-    return theirs.position.order > ours.position.order
+    further = {}
+    for shard, theirs in {**read, **dict.fromkeys(passed, DONE)}.items():
+        ours = standing.get(shard, DONE)
+        past = theirs.phase is Phase.DONE or theirs.position.order > ours.position.order
+        if past and ours.phase is not Phase.DONE:
+            further[shard] = theirs
+    return further

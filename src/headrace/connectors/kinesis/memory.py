@@ -1,23 +1,13 @@
-"""Kinesis and its lease tables in this process, for tests and the simulator.
+"""Kinesis and its lease tables in this process, for tests and the simulator: no thread, no wait, an injected clock.
 
-memory
-    A Kinesis stream in this process, for tests and the simulator: no thread, no wait, and time is the injected clock's.
+``MemoryKinesis`` does what Kinesis does, and what servers for tests don't: shards split, merge, and disappear when they
+were trimmed; iterators expire after five minutes; limits throttle reads and writes (``limited``); lists of shards may
+lag behind (``list_lag_ms``), pages may be empty though there is more (``empty_every``), and any call may fail or lose
+its reply (``interfere``). Of a trimmed sequence number Kinesis says nothing: its iterator begins with the oldest record
+that is left. So does this one.
 
-    It does what Kinesis does, and what servers for tests don't: shards split, merge, and disappear when they were
-    trimmed; iterators expire after five minutes; limits throttle reads and writes (``limited``); lists of shards may
-    lag behind (``list_lag_ms``), pages may be empty though there is more (``empty_every``), and any call may fail or
-    lose its reply (``interfere``).
-
-    Of a trimmed sequence number Kinesis says nothing: its iterator begins with the oldest record that is left. So does
-    this one.
-
-in process
-    Streams in the memory of this process, by name: ``endpoint_url="memory://"`` leads here.
-
-memory
-    A lease table in memory: for tests and the simulator. It keeps items as DynamoDB would.
-
-A Kinesis stream in the memory of the test, for apps that run for real; ``app.test()`` needs none.
+``KinesisStream`` is one for apps that run for real: ``endpoint_url="memory://"`` leads to it. ``app.test()`` needs
+none.
 """
 
 from __future__ import annotations
@@ -28,7 +18,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
@@ -85,10 +74,10 @@ _ITERATOR_MS = 300_000
 class MemoryKinesis(KinesisApi):
     """One stream. ``close`` does nothing, so any number of readers and writers can share it.
 
-    Attributes: ``limited`` makes the limits of shards count. ``throttled`` names shards that take and give nothing at
-    present. ``list_lag_ms`` is how old the list of shards is that readers get. Every ``empty_every``-th page of a shard
-    is empty. ``kept_h`` is how long it says that it keeps records; only ``trim`` drops any. ``interfere`` is called
-    with each call, when it is asked for and when it is done. The caller gets what it raises: at ``"asked"`` the call is
+    ``limited`` makes the limits of shards count. ``throttled`` names shards that take and give nothing at present.
+    ``list_lag_ms`` is how old the list of shards is that readers get. Every ``empty_every``-th page of a shard is
+    empty. ``kept_h`` is how long it says that it keeps records; only ``trim`` drops any. ``interfere`` is called with
+    each call, when it is asked for and when it is done. The caller gets what it raises: at ``"asked"`` the call is
     lost, at ``"done"`` its reply.
     """
 
@@ -177,7 +166,7 @@ class MemoryKinesis(KinesisApi):
     def shards(self) -> list[Shard]:
         with self._call("shards"):
             seen_ms = max(self._clock.now_ms() - self.list_lag_ms, self._created_ms)
-            return [shard.listed(seen_ms) for shard in self._shards.values() if shard.is_listed(seen_ms)]
+            return [listed for shard in self._shards.values() if (listed := shard.listed(seen_ms)) is not None]
 
     @override
     def iterator(self, shard: str, position: Position) -> str:
@@ -322,19 +311,15 @@ class _StoredShard:
 
     @property
     def takes(self) -> bool:
-        """Whether it takes records: it is open."""
         return self.closed_ms is None
 
     @property
     def end(self) -> int:
-        """The index after the last record."""
         return self._trimmed + len(self._records)
 
-    def is_listed(self, seen_ms: int) -> bool:
-        return self.created_ms <= seen_ms and (self.gone_ms is None or seen_ms < self.gone_ms)
-
-    def listed(self, seen_ms: int) -> Shard:
-        """The shard as it was at a moment."""
+    def listed(self, seen_ms: int) -> Shard | None:
+        if seen_ms < self.created_ms or (self.gone_ms is not None and self.gone_ms <= seen_ms):
+            return None
         closed = self.closed_ms is not None and self.closed_ms <= seen_ms
         return Shard(self.id, self.first, self.last, self._parents, closed)
 
@@ -345,7 +330,6 @@ class _StoredShard:
         return self._newest
 
     def index_of(self, position: Position) -> int:
-        """Where the record after a position is. Raises ``TrimmedOffsetError``."""
         if position.sequence is None:
             moment = position.time_ms or 0
             return self._trimmed + bisect_left(self._records, moment, key=lambda record: record.arrived_ms)
@@ -357,7 +341,6 @@ class _StoredShard:
         return self._trimmed + bisect(self._records, position.sequence, key=lambda record: record.sequence)
 
     def page(self, index: int, limit: int) -> tuple[list[KinesisRecord], int]:
-        """The records from an index, no more than a page may have, and the index after them."""
         start = max(index - self._trimmed, 0)
         records: list[KinesisRecord] = []
         size = 0
@@ -369,7 +352,6 @@ class _StoredShard:
         return records, self._trimmed + start + len(records)
 
     def behind_ms(self, index: int, now_ms: int) -> int:
-        """Return how long the record at an index has waited; 0 if there is none."""
         start = max(index - self._trimmed, 0)
         return max(now_ms - self._records[start].arrived_ms, 1) if start < len(self._records) else 0
 
@@ -387,15 +369,8 @@ class _StoredShard:
 _STREAMS: dict[str, MemoryKinesis] = {}
 
 
-def add_stream(name: str, shards: int) -> MemoryKinesis:
-    """Create a stream. Raises ``StreamExistsError`` if there is one of this name."""
-    if name in _STREAMS:
-        raise StreamExistsError(f"a Kinesis stream {name!r} exists in memory already", hint="close it first")
-    return _STREAMS.setdefault(name, MemoryKinesis(name, shards=shards, clock=WallClock()))
-
-
 def stream_of(name: str) -> MemoryKinesis:
-    """Return the stream of this name. Raises ``StreamNotFoundError``."""
+    """The stream of this name in this process."""
     try:
         return _STREAMS[name]
     except KeyError:
@@ -405,22 +380,14 @@ def stream_of(name: str) -> MemoryKinesis:
         ) from None
 
 
-def drop_stream(name: str) -> None:
-    """Forget the stream, if there is one."""
-    _STREAMS.pop(name, None)
-
-
-# -- memory ------------------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------------
 class MemoryLeaseTable(LeaseTable):
     """A table that others may share: give it the same ``items``."""
 
+    name = "memory"
+
     def __init__(self, items: dict[str, Item] | None = None) -> None:
         self.items = {} if items is None else items
-
-    @property
-    @override
-    def name(self) -> str:
-        return "memory"
 
     @override
     def ensure(self) -> None:
@@ -481,26 +448,18 @@ class KinesisStream:
     def __init__(self, name: str, shards: int = 1) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
             raise UsageError(f"shards={shards!r} isn't a number of shards", hint="write a whole number of at least 1")
-        self._stream = add_stream(name, shards)
+        if name in _STREAMS:
+            raise StreamExistsError(f"a Kinesis stream {name!r} exists in memory already", hint="close it first")
+        self._stream = _STREAMS[name] = MemoryKinesis(name, shards=shards, clock=WallClock())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def put(self, key: str, *records: Record) -> None:
-        """Write records: dicts become JSON, texts UTF-8.
-
-        Parameters
-        ----------
-        key
-            The partition key: it decides the shard.
-        records
-            The records, in this order.
-        """
+        """Write records to the shard of a partition key, in this order: dicts become JSON, texts UTF-8."""
         datas = [_encoded(record) for record in records]
         for start in range(0, len(datas), PUT_RECORDS):
             results = self._stream.put([Put(key, data) for data in datas[start : start + PUT_RECORDS]])
@@ -508,7 +467,7 @@ class KinesisStream:
                 raise InfrastructureError(f"{len(wrong)} records weren't written: {wrong[0]}")
 
     def records(self) -> list[bytes]:
-        """Return what records hold, shard by shard, those that have ended too, each in its order."""
+        """What records hold, shard by shard, those that have ended too, each in its order."""
         found: list[bytes] = []
         for shard in self._stream.shards():
             place: str | None = self._stream.iterator(shard.id, OLDEST)
@@ -524,28 +483,16 @@ class KinesisStream:
         return [shard.id for shard in self._stream.shards() if not shard.closed]
 
     def split(self, shard: str | None = None) -> tuple[str, str]:
-        """Split a shard in the middle of its hashes, and return its children.
-
-        Parameters
-        ----------
-        shard
-            By default the first one that takes records.
-        """
+        """Split a shard in the middle of its hashes, by default the first that takes records; return its children."""
         return self._stream.split(shard or self.shards[0])
 
     def merge(self, one: str, other: str) -> str:
-        """Merge two shards that are next to each other, and return their child.
-
-        Parameters
-        ----------
-        one, other
-            The shards.
-        """
+        """Merge two shards that are next to each other, and return their child."""
         return self._stream.merge(one, other)
 
     def close(self) -> None:
         """Forget the stream and its records."""
-        drop_stream(self._stream.name)
+        _STREAMS.pop(self._stream.name, None)
 
 
 def _encoded(record: Record) -> bytes:

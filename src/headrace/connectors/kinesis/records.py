@@ -1,14 +1,9 @@
 """Records of a shard: fetched ones that wait, aggregates, and pages as columns. Pure.
 
-buffer
-    Records of one shard that were fetched and not handed out yet. Pure.
-
-kpl
-    Aggregates: many user records that the Kinesis Producer Library (KPL) has written as one record. Pure.
-
-    An aggregate is a magic number, a message in protobuf, and the message's MD5. Fields of the message: 1 a table of
-    keys, 2 a table of explicit hashes (decimal), 3 the records, each with 1 the index of its key, 2 perhaps that of its
-    hash, 3 its data. Everything that isn't one, for whatever reason, is a plain record.
+An aggregate, which the Kinesis Producer Library (KPL) has written as one record, is a magic number, a message in
+protobuf, and the message's MD5. Fields of the message: 1 a table of keys, 2 a table of explicit hashes (decimal), 3 the
+records, each with 1 the index of its key, 2 perhaps that of its hash, 3 its data. Everything that isn't one, for
+whatever reason, is a plain record.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ class Fetched:
         return len(self.data)
 
     def position_after(self, rows: int) -> Position:
-        """Return the shard's position after this many rows were returned."""
+        """The shard's position after this many rows were returned."""
         if rows == len(self.data):
             return self.end
         sequence = self.sequences[rows - 1]
@@ -65,7 +60,7 @@ class Fetched:
 
 
 def joined(parts: Sequence[Fetched]) -> Fetched:
-    """Combine consecutive parts into one for a poll, which doesn't need the boundaries."""
+    """Consecutive parts as one, for a poll: it doesn't need their places in aggregates."""
     if len(parts) == 1:
         return parts[0]
     whole = Fetched([], [], [], [], parts[-1].end, unread=[unread for part in parts for unread in part.unread])
@@ -83,10 +78,8 @@ class Buffer:
 
     bytes: int = 0
     rows: int = 0
-    _queue: deque[tuple[Fetched, list[int]]] = field(default_factory=deque)
-    """With the bytes up to the end of each row."""
-    _taken: int = 0
-    """How many rows of the first piece were handed out."""
+    _queue: deque[tuple[Fetched, list[int]]] = field(default_factory=deque)  # with the bytes up to the end of each row
+    _taken: int = 0  # how many rows of the first piece were handed out
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -162,7 +155,7 @@ class Aggregate:
 
 
 def unpack(data: bytes, first: int, last: int) -> Aggregate | None:
-    """Return what is in the record of a shard with these hashes, or None if it is a plain record."""
+    """What is in the record of a shard with these hashes; None if it is a plain record."""
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC) + _DIGEST_BYTES:
         return None
     message = data[len(MAGIC) : -_DIGEST_BYTES]
@@ -176,7 +169,6 @@ def unpack(data: bytes, first: int, last: int) -> Aggregate | None:
 
 
 def _user_records(message: bytes) -> list[UserRecord]:
-    """Read the message. Raises ``ValueError`` or ``IndexError``."""
     tables: dict[int, list[bytes]] = {_KEYS: [], _HASHES: [], _RECORDS: []}
     for number, value in _fields(message):
         if number in tables:
@@ -194,7 +186,6 @@ def _user_records(message: bytes) -> list[UserRecord]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: numbers and bytes."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -216,7 +207,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a place, and the place after it."""
     value = shift = 0
     while True:
         byte = message[at]
@@ -251,7 +241,7 @@ def _bytes(value: int | bytes | None) -> bytes:
 def unpacked(
     records: Sequence[KinesisRecord], after: Position, hashes: Callable[[], tuple[int, int]]
 ) -> tuple[Fetched, int]:
-    """Return the user records after a position, and how many were left out, since they belong to other shards.
+    """The user records after a position, and how many were left out, since they belong to other shards.
 
     ``hashes`` says which the first and the last hash of the shard are. Only aggregates make it necessary.
     """
@@ -272,7 +262,6 @@ def unpacked(
 
 
 def _following(records: Sequence[KinesisRecord], after: Position) -> Sequence[KinesisRecord]:
-    """The records after a position; with the aggregate that it is in."""
     if after.sequence is None or not records or records[0].sequence > after.sequence:
         return records
     bisect = bisect_right if after.sub is None else bisect_left

@@ -1,25 +1,17 @@
-"""The shards of one slot, and a dealer's orders to it. Pure.
+"""The shards of one slot, and a dealer's orders to it, as texts. Pure.
 
-slot orders
-    A dealer's orders to a slot about a shard, as text. Pure.
+====================  =========================================================================================== text
+meaning ====================
+=========================================================================================== ``READ <position>``   read
+the shard, from there unless the slot reads it already ``EXPECT``            the shard will come here: hold event time
+back for it ``RELEASE <slot>``    stop reading it, and say where: this other slot goes on ``FORGET``            it is
+done, or others have it, or it isn't coming: drop it ``SKIP <position>``   another application has read it up to there:
+go on behind that ``END``               another application has read it to its end ====================
+===========================================================================================
 
-    ====================  ===========================================================================================
-    text                  meaning
-    ====================  ===========================================================================================
-    ``READ <position>``   read the shard, from there unless the slot reads it already
-    ``EXPECT``            the shard will come here: hold event time back for it
-    ``RELEASE <slot>``    stop reading it, and say where: this other slot goes on
-    ``FORGET``            it is done, or others have it, or it isn't coming: drop it
-    ``SKIP <position>``   another application has read it up to there: go on behind that
-    ``END``               another application has read it to its end
-    ====================  ===========================================================================================
-
-slot
-    The shards of one slot, with the state and position of each. Pure.
-
-    Orders arrive from the dealer, which repeats them until a commit shows that they were followed. So an order may be
-    known already, or may have been overtaken: it is followed only where it fits what the slot does with the shard, as
-    the table in ``dealing`` says. So nothing is read again that was released, and nothing forgotten that is read.
+The dealer repeats orders until a commit shows that they were followed. So an order may be known already, or may have
+been overtaken: it is followed only where it fits what the slot does with the shard, as the table in ``dealing`` says.
+So nothing is read again that was released, and nothing forgotten that is read.
 """
 
 from __future__ import annotations
@@ -120,8 +112,7 @@ class Slot:
         self._moved = moment is not None
         self._states = {shard: parse_state(text) for shard, text in shards.items()}
         self._turns: list[str] = []
-        self.directed = False
-        """The dealer has said what there is for the slot."""
+        self.directed = False  # the dealer has said what there is for the slot
         self.changed = moment is not None
         if moment is not None:
             self._states = {shard: _moved(state, moment) for shard, state in self._states.items()}
@@ -130,10 +121,7 @@ class Slot:
         """The shards that wait for others: to be taken over, to come here, or for their children to begin."""
 
     def follow(self, orders: SlotOrders) -> set[str]:
-        """Do what the dealer says, and return the shards that are to be read from elsewhere now.
-
-        The first orders are news even if they change nothing.
-        """
+        """Do what the dealer says, and return the shards that are to be read from elsewhere now."""
         skipped: set[str] = set()
         for shard, text in orders.items():
             before = self._states.get(shard)
@@ -162,7 +150,7 @@ class Slot:
         self._set(shard, DONE)
 
     def said(self) -> Shards:
-        """Return the position of each shard for the rows that are returned now, which clears pending news."""
+        """The position of each shard for the rows that are returned now, which clears pending news."""
         self.changed = False
         return dict(self._texts)
 
@@ -186,7 +174,6 @@ class Slot:
 
 
 def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
-    """What a slot does with a shard after an order."""
     phase = None if state is None else state.phase
     match order.do:
         case Do.READ if phase in (None, Phase.EXPECTED):
@@ -205,7 +192,6 @@ def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
 
 
 def _moved(state: ShardState, moment: Position) -> ShardState:
-    """A shard that is to be read from a moment, here or by the slot that takes it over."""
     match state.phase:
         case Phase.READING | Phase.DONE:
             return reading(moment)

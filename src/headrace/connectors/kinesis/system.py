@@ -1,22 +1,10 @@
 """Kinesis as a row system: an input of slots, or an output; and how a run of an app begins.
 
-memo
-    What an app remembers of a stream that it reads: which stream it is, how many slots it has, and where it began.
-
-    The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again
-    has the same name and other records, and its shards have the same names: only when it was created tells the two
-    apart. ``known`` is what is known of shards without any commit of the app (see ``dealing``). The memo is a small
-    file in the app's home; the first run writes it, and nothing changes it later. A container without that home gets
-    its contents with the plan.
-
-beginning
-    Begins a run of an app that reads a stream: the first one decides what the app remembers from then on.
-
-admin
-    Describes a Kinesis stream as one whose partitions are slots.
-
-opening
-    Opens a stream of Kinesis. boto3 is imported only then: it is an extra.
+What an app remembers of a stream that it reads is a memo: which stream it is, how many slots it has, and where it
+began. The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again
+has the same name and other records, and its shards have the same names: only when it was created tells the two apart.
+The memo is a small file in the app's home; the first run writes it, and nothing changes it later. A container without
+that home gets its contents with the plan.
 """
 
 from __future__ import annotations
@@ -37,6 +25,7 @@ from typing_extensions import override
 from headrace.connectors.kinesis.api import (
     DONE,
     OLDEST,
+    RECORD_COLUMNS,
     Access,
     KinesisApi,
     Options,
@@ -46,7 +35,7 @@ from headrace.connectors.kinesis.api import (
     ended_before,
     parse_state,
 )
-from headrace.connectors.kinesis.consumer import ABOUT, KinesisConsumer, RecordRows, moment_of
+from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows, moment_of
 from headrace.connectors.kinesis.dealer import KinesisDealer
 from headrace.connectors.kinesis.dealing import Dealing
 from headrace.connectors.kinesis.feed import FetchingByThreads, Pace
@@ -68,7 +57,10 @@ FORMAT = 1
 
 
 class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The contents. Times are milliseconds since the epoch: Amazon's of the creation, the driver's of the first run."""
+    """The contents. Times are milliseconds since the epoch: Amazon's of the creation, the driver's of the first run.
+
+    ``known`` is what is known of shards without any commit of the app (see ``dealing``).
+    """
 
     format: int = FORMAT
     stream: str
@@ -77,16 +69,12 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     first_seen_ms: int
     known: dict[str, str]
 
-    def states(self) -> dict[str, ShardState]:
-        """What is known of shards."""
-        return {shard: parse_state(text) for shard, text in self.known.items()}
-
 
 _DECODER = msgspec.json.Decoder(Memo)
 
 
 def read_memo(path: Path) -> Memo | None:
-    """Return the memo; None before the first run. Raises ``DataError`` if it can't be read."""
+    """The memo; None before the first run. Raises ``DataError`` if it can't be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -116,7 +104,7 @@ def write_memo(path: Path, memo: Memo) -> Memo:
 def begin_run(
     options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
 ) -> Memo:
-    """Return the memo, which the first run writes. Raises if it is about another stream, or has other slots.
+    """The memo, which the first run writes. Raises if it is about another stream, or has other slots.
 
     With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
     certain that the table is no longer used.
@@ -150,7 +138,7 @@ def known_memo(options: Options) -> Memo | None:
 
 
 def begins(options: Options, memo: Memo) -> Position:
-    """Return where unread shards begin, so that no record after the app first saw the stream is missed."""
+    """Where unread shards begin, so that no record after the app first saw the stream is missed."""
     if options.start == "oldest":
         return OLDEST
     return Position(time_ms=options.start if isinstance(options.start, int) else memo.first_seen_ms)
@@ -161,13 +149,8 @@ def _first(
 ) -> Memo:
     if isinstance(options.start, int):
         check_past(options.start, now_ms)
-    memo = Memo(
-        stream=options.stream,
-        created_ms=found.created_ms,
-        slots=options.slots or found.open_shards,
-        first_seen_ms=now_ms,
-        known={},
-    )
+    slots = options.slots or found.open_shards
+    memo = Memo(stream=options.stream, created_ms=found.created_ms, slots=slots, first_seen_ms=now_ms, known={})
     taken: dict[str, ShardState] = {}
     if open_leases is not None:
         with closing(open_leases()) as leases:
@@ -197,42 +180,37 @@ class KinesisAdmin(UnwatchedAdmin):
     ) -> None:
         super().__init__()
         self._options = options
+        self._name = options.stream
         self._open_api = open_api
         self._begin = begin
-        self._columns = columns
+        self._columns = None if columns is None else dict(columns)
         self._clock = clock
-
-    @property
-    def _name(self) -> str:
-        return self._options.stream
 
     @override
     def list(self) -> builtins.list[str]:
-        """The name of the stream, if there is one."""
         return [] if self.describe(self._name) is None else [self._name]
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
         """The slots of the first run. Before it: those that it would get."""
-        memo = self._memo()
+        memo = None if self._options.memo is None else known_memo(self._options)
         if memo is not None:
-            return StreamInfo(stream, memo.slots, self._known_columns())
+            return StreamInfo(stream, memo.slots, self._columns)
         try:
             found = self._ask()
         except StreamNotFoundError:
             return None
-        return StreamInfo(stream, self._options.slots or found.open_shards, self._known_columns())
+        return StreamInfo(stream, self._options.slots or found.open_shards, self._columns)
 
     @override
     def begin_run(self, stream: str) -> None:
-        """Remember the stream at the first run; later, raise if it is another one, or was to have other slots."""
         self._begin()
 
     @override
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Return what is known of it. Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it.
+        """Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it.
 
         ``partitions`` say nothing about a stream that is written: shards come and go. Of ``columns`` only the one with
         the partition keys matters: raises ``DeclarationError`` unless it has it.
@@ -270,7 +248,6 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """Return the extent of each slot, from the oldest record to this moment, because the rows can't be counted."""
         info = self.describe(stream)
         if info is None:
             raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")
@@ -282,13 +259,11 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        """The moment itself; None for the oldest record, and for a number of rows."""
         moment = moment_of(offset)
         return None if moment is None else moment.time_ms
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        """Raises ``UsageError`` for an offset that isn't a moment."""
         if not is_moment(offset):
             raise UsageError(
                 f"{ssp}: an offset of a Kinesis stream counts the rows of a slot, so reading can't begin at offset "
@@ -302,12 +277,10 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def seal(self, stream: str) -> None:
-        """Raises ``UsageError``: others write the stream, too."""
         raise UsageError(f"the Kinesis stream {self._name!r} can't be sealed", hint="Kinesis streams have no end")
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Raises ``UsageError``: Kinesis drops records by their age."""
         raise UsageError(
             f"{ssp}: Kinesis alone deletes records, by their age",
             hint="change the stream's retention period in Amazon's console",
@@ -317,20 +290,14 @@ class KinesisAdmin(UnwatchedAdmin):
         with closing(self._open_api()) as api:
             return api.describe()
 
-    def _memo(self) -> Memo | None:
-        return None if self._options.memo is None else known_memo(self._options)
-
-    def _known_columns(self) -> dict[str, pl.DataType] | None:
-        return None if self._columns is None else dict(self._columns)
-
 
 # -- opening -----------------------------------------------------------------------------------------
 IN_PROCESS = "memory://"
 
 
 def open_kinesis_api(stream: str, access: Access) -> KinesisApi:
-    """Return a new client of a stream, by its name or its ARN. The endpoint may be ``IN_PROCESS``."""
-    if access.endpoint == IN_PROCESS:
+    """A new client of a stream, by its name or its ARN. The endpoint may be ``IN_PROCESS``."""
+    if access.endpoint_url == IN_PROCESS:
         return stream_of(stream)
     with needing("boto3", "Kinesis", "kinesis"):
         from headrace.connectors.kinesis.amazon import BotoKinesis
@@ -340,7 +307,7 @@ def open_kinesis_api(stream: str, access: Access) -> KinesisApi:
 # -- system ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class KinesisSystem(SlottedSystem):
-    """A system with one stream of any name: the options say which one it is."""
+    """A system with one stream of any name."""
 
     options: Options
     clock: Clock
@@ -369,7 +336,6 @@ class KinesisSystem(SlottedSystem):
 
     @override
     def target(self, stream: str) -> Target:
-        """The target is the stream of the options, whatever ``stream`` is called."""
         options = self.options
         return KinesisTarget(options.stream, self._open(), open_format(options.format), options.key, self.clock)
 
@@ -377,7 +343,8 @@ class KinesisSystem(SlottedSystem):
     def dealer(self, stream: str, reader: str) -> KinesisDealer:
         """Goes by the memo. Raises as ``begin_run`` does if the stream is another one by now."""
         memo = self._begin()
-        dealing = Dealing(memo.slots, begins(self.options, memo), memo.states())
+        known = {shard: parse_state(text) for shard, text in memo.known.items()}
+        dealing = Dealing(memo.slots, begins(self.options, memo), known)
         leases, lease_ahead = self._leases(reader), self.options.lease_ahead
         return KinesisDealer(self.options.stream, self._open(), dealing, self.clock, leases, lease_ahead)
 
@@ -389,22 +356,15 @@ class KinesisSystem(SlottedSystem):
         name = self.options.lease_table
         if name is None:
             return None
-        return partial(
-            open_leases,
-            name,
-            app,
-            self.options.access,
-            clock=self.clock,
-            wait=threading.Event().wait,
-            failover_ms=self.options.failover_ms,
-        )
+        options, wait = self.options, threading.Event().wait
+        return partial(open_leases, name, app, options, clock=self.clock, wait=wait, failover_ms=options.failover_ms)
 
     def _open(self) -> KinesisApi:
-        return open_kinesis_api(self.options.stream, self.options.access)
+        return open_kinesis_api(self.options.stream, self.options)
 
     def _columns(self) -> Columns | None:
         own = open_format(self.options.format).columns()
-        about = {name: ABOUT[what] for name, what in self.options.record_columns.items()}
+        about = {name: RECORD_COLUMNS[what] for name, what in self.options.record_columns.items()}
         return None if own is None else {**own, **about}
 
 

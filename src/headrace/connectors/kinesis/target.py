@@ -1,20 +1,14 @@
-"""A Kinesis stream as a target: at least once, and in order for each key.
+"""A Kinesis stream as a target: each row becomes a record, at least once, and in order for each key.
 
-sending
-    Records on their way into a stream, in order for each key: which may go next, and what happened to them. Pure.
+Kinesis has no transactions, so no position is kept there. What a commit doesn't say to be written is written again
+after a restart. A stale copy of a task may write what it had begun, even after its replacement has written more.
 
-    Kinesis takes many records in one call, and may refuse some of them while it takes later ones. So a call has each
-    key at most once, and a key whose record was refused waits until that record is there. Other keys don't wait for it.
+Rows become records before their commit: what Kinesis can't take stops the app while another version of it can still
+drop it. Threads make the calls, some at once for each writer; ``publish`` is on the run loop's thread, starts them and
+takes in their results, and never waits for Kinesis. Only ``close`` does, for the calls under way.
 
-target
-    A Kinesis stream as a target: each row becomes a record, at least once, and in order for each key.
-
-    Kinesis has no transactions, so no position is kept there. What a commit doesn't say to be written is written again
-    after a restart. A stale copy of a task may write what it had begun, even after its replacement has written more.
-
-    Rows become records before their commit: what Kinesis can't take stops the app while another version of it can still
-    drop it. Threads make the calls, some at once for each writer; ``publish`` is on the run loop's thread, starts them
-    and takes in their results, and never waits for Kinesis. Only ``close`` does, for the calls under way.
+Kinesis takes many records in one call, and may refuse some of them while it takes later ones. So a call has each key at
+most once, and a key whose record was refused waits until that record is there. Other keys don't wait for it.
 """
 
 from __future__ import annotations
@@ -53,10 +47,8 @@ class Sending:
         self._count = self._bytes = 0
         self._ready: deque[str] = deque()
         self._refused: list[str] = []
-        self.taken = 0
-        """How many records Kinesis has taken."""
-        self.error = ""
-        """Why the last refused record was refused."""
+        self.taken = 0  # how many records Kinesis has taken
+        self.error = ""  # why the last refused record was refused
         self._fill()
 
     @property
@@ -66,11 +58,11 @@ class Sending:
 
     @property
     def refused(self) -> bool:
-        """Something was refused, and waits for ``again``."""
+        """Whether something was refused, and waits for ``again``."""
         return bool(self._refused)
 
     def call(self) -> list[Put]:
-        """Return what may go next, each key once, within the limits of a call; nothing if all keys were refused."""
+        """What may go next, each key once, within the limits of a call; nothing if all keys were refused."""
         found: list[Put] = []
         size = 0
         while self._ready and len(found) < PUT_RECORDS:
@@ -125,8 +117,7 @@ class Sending:
 
 
 # -- target ------------------------------------------------------------------------------------------
-CALLS_AT_ONCE, THREADS_MAX = 4, 8
-"""The concurrent calls of one writer, and of all writers of a container."""
+CALLS_AT_ONCE, THREADS_MAX = 4, 8  # the concurrent calls of one writer, and of all writers of a container
 TURN_MS, LOOK_MS, PAUSE_MS = 50.0, 5.0, 100.0
 """How long ``publish`` works; how soon it looks for results; how long it leaves a stream that refuses records alone."""
 KEY_CHARS_MAX = 256
@@ -156,7 +147,6 @@ class KinesisTarget(Target):
 
     @override
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records of the rows: their keys and data."""
         if self._key is None:
             # Any distinct keys will do, because Kinesis uses their hashes.
             start = random.getrandbits(48)
@@ -168,7 +158,10 @@ class KinesisTarget(Target):
             self._check(nothing, f"has no value in its key {self._key!r}", "fill the key")
             too_long = keys.str.len_chars() > KEY_CHARS_MAX
             self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter key")
-        payloads = self._format.encode(self._contents(rows))
+        contents = rows
+        if self._key is not None and rows.width == 2 and len(self._format.columns() or ()) == 1:
+            contents = rows.drop(self._key)  # a format of one column, such as text, has the key beside it
+        payloads = self._format.encode(contents)
         if self._format.deletes and None in payloads:
             raise DataError(
                 f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a "
@@ -184,12 +177,10 @@ class KinesisTarget(Target):
 
     @override
     def position(self, writer: str) -> int:
-        """Return -1, because the position is unknown."""
-        return -1
+        return -1  # it is unknown
 
     @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        """Start calls, and take in the results of others; the next call with the same version goes on."""
         try:
             return self._publish(writer, version, rows)
         except HeadraceError as error:
@@ -229,12 +220,6 @@ class KinesisTarget(Target):
         self._threads.shutdown(cancel_futures=True)
         self._api.close()
 
-    def _contents(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """What goes into records. One of a single column, as a text is, has the key beside it."""
-        if self._key is None or rows.width != 2 or len(self._format.columns() or ()) != 1:
-            return rows
-        return rows.drop(self._key)
-
     def _check(self, wrong: pl.Series, what: str, instead: str) -> None:
         if wrong.any():
             raise DataError(
@@ -244,14 +229,11 @@ class KinesisTarget(Target):
 
 
 class _Version:
-    """One version on its way: its records, and the calls under way."""
-
     def __init__(self, number: int, sending: Sending) -> None:
         self.number = number
         self.sending = sending
         self.calls: list[tuple[list[Put], Future[list[PutResult]]]] = []
-        self.refused = False
-        """Records were refused, and no call is started before ``begin_again``."""
+        self.refused = False  # records were refused, and no call is started before ``begin_again``
         self._taken = 0
         self._at_once = CALLS_AT_ONCE
 
@@ -263,7 +245,6 @@ class _Version:
             self.refused = True  # every key that is left was
 
     def take_in(self) -> bool:
-        """Record available results; return whether there were any."""
         calls, self.calls = self.calls, []
         for records, answer in calls:
             if not answer.done():

@@ -19,8 +19,7 @@ from typing_extensions import override
 from headrace.core.errors import InfrastructureError, UnavailableError
 from headrace.stores.snapshots import Chunks, ObjectPlace, ObjectStore
 
-_PART_BYTES = 8 << 20
-"""What is larger is sent in parts of this size, some at a time."""
+_PART_BYTES = 8 << 20  # what is larger is sent in parts of this size, some at a time
 _PARTS_AT_ONCE = 4
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -103,7 +102,6 @@ class Objects(ObjectStore):
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Turn errors of the store into ours, which name the object."""
         what = f"{self._place}/{name}"
         try:
             yield

@@ -93,7 +93,6 @@ class Collector:
         self._quiet.end()
 
     def _spans(self, trace: VersionTrace) -> Iterator[ReadableSpan]:
-        """The version, the commit of each task in it, and the parts of these."""
         first = min(commit.began_ms for commit in trace.commits.values())
         last = max(commit.began_ms + _length(commit) for commit in trace.commits.values())
         number: Mapping[str, int | str] = {"headrace.version": trace.version}
@@ -158,7 +157,6 @@ class _Quiet(logging.Filter):
 
 
 def _resource(app: str) -> Resource:
-    """What the environment says of the resource; the service is the app if it doesn't name another one."""
     found = Resource.create({"headrace.app": app})
     if str(found.attributes["service.name"]).startswith("unknown_service"):
         return found.merge(Resource({"service.name": app}))

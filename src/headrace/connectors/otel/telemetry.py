@@ -106,14 +106,9 @@ def _every(environ: Mapping[str, str], name: str, default: int, problems: list[s
 
 
 # -- version book ------------------------------------------------------------------------------------
-QUIET_MS = 2500.0
-"""Containers report at least twice a second, and idle tasks need no report."""
-
-ROOM = 20_000
-"""How many commits of tasks wait at most, whichever versions they are of."""
-
-MOST_TAKEN = 500
-"""About so many commits are taken at once."""
+QUIET_MS = 2500.0  # containers report at least twice a second, and idle tasks need no report
+ROOM = 20_000  # how many commits of tasks wait at most, whichever versions they are of
+MOST_TAKEN = 500  # about so many commits are taken at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +176,8 @@ class VersionBook:
 
 
 # -- telemetry ---------------------------------------------------------------------------------------
-LAST_S = 3.0
-"""How long the last numbers may take at the end of the app."""
-
-LAST_AWAY_S = 0.5
-"""The same, if the collector hasn't accepted the last transmission."""
-
+LAST_S = 3.0  # how long the last numbers may take at the end of the app
+LAST_AWAY_S = 0.5  # the same, if the collector hasn't accepted the last transmission
 GIVEN_UP_S = 1.0
 """How long the thread may take to notice that it must stop. It is abandoned if a request hangs for longer."""
 
@@ -205,8 +196,7 @@ class Telemetry:
         self._sent = {"metrics": 0, "traces": 0}
         self._failed = {"metrics": 0, "traces": 0}
         self._lost = 0
-        self.away = False
-        """The collector didn't take what was sent last."""
+        self.away = False  # the collector didn't take what was sent last
 
     @property
     def traced(self) -> bool:
@@ -274,7 +264,6 @@ class TelemetryThread(WorkerThread):
 
     @override
     def close(self) -> None:
-        """Let the thread send the last numbers, for some seconds, and end it."""
         self.closing.set()
         in_time = self.join(LAST_AWAY_S if self._telemetry.away else LAST_S)
         self._collector.give_up()
@@ -374,30 +363,13 @@ _OTHERS: Mapping[str, str] = {
 """Names of which too little would be left without their units."""
 
 _UNITS = {"seconds": "s", "bytes": "By"}
-_COUNTED: Mapping[str, str] = {
-    "calls": "{call}",
-    "checkpoints": "{checkpoint}",
-    "commits": "{commit}",
-    "exports": "{export}",
-    "failures": "{failure}",
-    "frames": "{frame}",
-    "hits": "{hit}",
-    "keys": "{key}",
-    "messages": "{message}",
-    "misses": "{miss}",
-    "offsets": "{offset}",
-    "pages": "{page}",
-    "queries": "{query}",
-    "restarts": "{restart}",
-    "retries": "{retry}",
-    "rollbacks": "{rollback}",
-    "timeouts": "{timeout}",
-    "timers": "{timer}",
-    "traces": "{trace}",
-    "versions": "{version}",
-    "warnings": "{warning}",
-    "watermarks": "{watermark}",
-}
+_COUNTED = {"misses": "{miss}", "queries": "{query}", "retries": "{retry}"} | {
+    f"{one}s": f"{{{one}}}"
+    for one in (
+        "call", "checkpoint", "commit", "export", "failure", "frame", "hit", "key", "message", "offset", "page",
+        "restart", "rollback", "timeout", "timer", "trace", "version", "warning", "watermark",
+    )
+}  # fmt: skip
 
 
 def name_of(metric: str) -> str:

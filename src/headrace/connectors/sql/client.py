@@ -29,8 +29,7 @@ from headrace.rows.casting import with_exact_digits
 from headrace.rows.values import column as made_column
 
 # -- client ------------------------------------------------------------------------------------------
-POSITIONS = "headrace_positions"
-"""The table with the position of each writer; in the same schema as the target table."""
+POSITIONS = "headrace_positions"  # the table with the position of each writer; in the same schema as the target table
 
 
 class SqlClient(Protocol):
@@ -274,7 +273,6 @@ def _as_json(column: pl.Series) -> list[str | None]:
 
 
 def _listed(value: Any) -> Any:
-    """Encode the lists inside a column, which Polars returns as a Series."""
     if isinstance(value, pl.Series):
         return value.to_list()
     raise NotImplementedError(type(value).__name__)

@@ -33,8 +33,7 @@ from headrace.core.log import logger
 from headrace.core.secrets import SecretUrl
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version, check_changes
 
-FORMAT = 1
-"""Version of the tables, kept in ``headrace_metadata``."""
+FORMAT = 1  # version of the tables, kept in ``headrace_metadata``
 
 _TABLES = (
     # The one row that every write changes. A version is used once, also by a key that was deleted and made again.
@@ -50,15 +49,11 @@ _LOCK_WAIT = "3s"
 _STATEMENT_WAIT = "5s"
 _IDLE_WAIT = "5s"
 """The server ends a transaction whose client says nothing for this long: the client has died with the lock."""
-_CALL_S = 15.0
-"""How long to wait for a server that doesn't answer. It is longer than the server's own limits."""
+_CALL_S = 15.0  # how long to wait for a server that doesn't answer. It is longer than the server's own limits.
 _RESOLVE_S = 20.0
 _RESOLVE_PAUSE_S = 0.5
-_WRITES_KEPT = 10_000
-"""Tokens of that many versions are kept, for looking up a write. A look-up comes within seconds."""
-_SLOW_S = 0.5
-"""A write that takes longer is worth a log line."""
-
+_WRITES_KEPT = 10_000  # tokens of that many versions are kept, for looking up a write. A look-up comes within seconds.
+_SLOW_S = 0.5  # a write that takes longer is worth a log line
 _RETRIED = ("08", "25", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE after which a retry may succeed: connection, read-only, deadlock, resources, locks, shutdown."""
 
@@ -74,7 +69,6 @@ class PostgresMetadata(MetadataStore):
     """A handle on the database. Threads may share it; a forked process has to open its own."""
 
     def __init__(self, url: SecretUrl, *, create: bool = True) -> None:
-        """Connect, and make the tables if they don't exist. Without ``create`` a store without tables is empty."""
         self._url = url
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -167,7 +161,6 @@ class PostgresMetadata(MetadataStore):
             raise self._explained(action, error) from None
 
     def _attempted(self, work: Callable[[psycopg.Connection], _T]) -> _T:
-        """Do the work on a connection, and close one that can't be used again."""
         connection = self._connected()
         cut = threading.Timer(_CALL_S, self._cut)
         cut.daemon = True
@@ -192,7 +185,6 @@ class PostgresMetadata(MetadataStore):
                 used.shutdown(socket.SHUT_RDWR)
 
     def _has_happened(self, write: _Write, lost: str) -> bool:
-        """Return whether a write whose commit got no answer happened. Raises ``IndeterminateWriteError`` if unknown."""
         _log.warning("checking whether a write reached the metadata store", store=str(self._url), error=lost)
         end = time.monotonic() + _RESOLVE_S
         while True:
@@ -313,8 +305,6 @@ def _create(connection: psycopg.Connection) -> None:
 
 
 class _Write:
-    """One call of ``write``: its changes, and the token that shows whether it has happened."""
-
     def __init__(self, namespace: str, changes: Sequence[Change]) -> None:
         self.versions: list[Version] = []
         self._namespace = namespace
@@ -336,7 +326,6 @@ class _Write:
         return self.versions
 
     def look_up(self, connection: psycopg.Connection) -> bool | None:
-        """Return whether the changes were made; None if too many writes have followed to know."""
         with _transaction(connection):
             # An attempt that isn't over holds this lock.
             ((last,),) = connection.execute("SELECT last_version FROM headrace_metadata FOR UPDATE").fetchall()

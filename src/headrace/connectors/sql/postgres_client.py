@@ -183,7 +183,6 @@ def _as_csv(rows: pl.DataFrame) -> bytes:
 
 
 def _as_literal(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Convert a column of ``to_database_values`` to PostgreSQL's text form."""
     match dtype:
         case pl.Binary():
             return pl.lit(r"\x") + column.bin.encode("hex")

@@ -25,8 +25,7 @@ from headrace.systems.base import Consumer, Creation, Lookup, RowSystem, StreamI
 from headrace.systems.registry import check_option_names
 
 _SQLITE = "sqlite:///"
-PARAMETERS_MAX = 30_000
-"""The number of parameters in one statement: SQLite takes 32,766, PostgreSQL twice as many."""
+PARAMETERS_MAX = 30_000  # the number of parameters in one statement: SQLite takes 32,766, PostgreSQL twice as many
 SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
@@ -92,7 +91,6 @@ class SqlTarget(Target):
 
     @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
-        """Publish a version. Of several rows with the same key the last one counts."""
         table = concat_rows(list(rows))
         if self._key:
             table = table.unique(subset=list(self._key), keep="last", maintain_order=True)
@@ -133,19 +131,16 @@ class SqlAdmin(WriteOnlyAdmin):
 
     @override
     def list(self) -> builtins.list[str]:
-        """Return the table, if it exists."""
         return [self._system.table] if self._columns() is not None else []
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Return one partition without columns if the table exists: column types are the database's own."""
         return None if self._columns() is None else StreamInfo(stream, 1)
 
     @override
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create the table if it doesn't exist; else check that it has the columns, and add new ones if asked to."""
         self._check_key(columns)
         with closing(self._system.client()) as client:
             client.prepare()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_each_input_has_its_own_role(accounts: MotoServer) -> None:
 
 def test_the_lease_table_is_reached_in_the_same_way(accounts: MotoServer) -> None:
     wait = threading.Event().wait
-    access = Access(region=accounts.region, endpoint=accounts.endpoint, role=ROLE.format(OURS))
+    access = Access(region=accounts.region, endpoint_url=accounts.endpoint, role=ROLE.format(OURS))
     with closing(dynamo_table("leases-of-a-role", access, wait=wait)) as table:
         table.ensure()
     client = boto3.session.Session().client("dynamodb", region_name=accounts.region, endpoint_url=accounts.endpoint)
@@ -127,7 +128,7 @@ def test_a_role_that_cannot_be_assumed_is_named(
         thread.start()
         address = f"http://127.0.0.1:{sts.server_port}" if answers else "http://127.0.0.1:9"
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", address)
-        access = Access(region="eu-west-1", endpoint="http://127.0.0.1:9", role=ROLE.format(OURS))
+        access = Access(region="eu-west-1", endpoint_url="http://127.0.0.1:9", role=ROLE.format(OURS))
         with closing(BotoKinesis("orders", access)) as client, pytest.raises(HeadraceError, match=message) as caught:
             client.describe()
         sts.shutdown()
@@ -149,7 +150,7 @@ def test_calls_go_through_a_proxy(
     monkeypatch.setenv("PROXY_URL", proxy.replace("//", "//x:pa55word@"))
     access = Access(
         region="eu-west-1",
-        endpoint="http://example.com",
+        endpoint_url="http://example.com",
         proxy=SecretPlace("env", "PROXY_URL") if secret else proxy,
     )
     server.answer(Shards=[])
@@ -165,7 +166,10 @@ def test_no_error_shows_the_password_of_a_proxy(
 ) -> None:
     monkeypatch.setenv("PROXY_URL", url)
     access = Access(
-        region="eu-west-1", endpoint="http://example.com", proxy=SecretPlace("env", "PROXY_URL"), connect_ms=500
+        region="eu-west-1",
+        endpoint_url="http://example.com",
+        proxy=SecretPlace("env", "PROXY_URL"),
+        connect_timeout_ms=500,
     )
     with pytest.raises(InfrastructureError, match="prox") as caught, closing(BotoKinesis("orders", access)) as client:
         client.shards()
@@ -177,7 +181,7 @@ def test_a_call_takes_no_longer_than_it_may(aws_environment: None) -> None:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         endpoint = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        access = Access(region="eu-west-1", endpoint=endpoint, connect_ms=100, answer_ms=200)
+        access = Access(region="eu-west-1", endpoint_url=endpoint, connect_timeout_ms=100, read_timeout_ms=200)
         with closing(BotoKinesis("orders", access)) as client, pytest.raises(UnavailableError):
             began = time.monotonic()
             client.describe()
@@ -215,11 +219,12 @@ def test_what_an_input_says_arrives_at_its_clients() -> None:
             "read_timeout_ms": 2,
         },
     )
-    assert options.access == Access(
+    access = Access(**{one.name: getattr(options, one.name) for one in fields(Access)})
+    assert access == Access(
         region="eu-west-1",
         profile="shop",
         role=ROLE,
         proxy=SecretPlace("env", "PROXY_URL"),
-        connect_ms=1,
-        answer_ms=2,
+        connect_timeout_ms=1,
+        read_timeout_ms=2,
     )

@@ -97,7 +97,7 @@ def server() -> Iterator[Answers]:
 
 @pytest.fixture
 def client(server: Answers) -> Iterator[BotoKinesis]:
-    found = BotoKinesis("orders", Access(region="eu-central-1", endpoint=f"http://127.0.0.1:{server.server_port}"))
+    found = BotoKinesis("orders", Access(region="eu-central-1", endpoint_url=f"http://127.0.0.1:{server.server_port}"))
     yield found
     found.close()
 
@@ -224,7 +224,7 @@ def test_some_records_of_a_write_may_fail(server: Answers, client: BotoKinesis) 
 
 def test_a_stream_may_be_named_by_its_arn(server: Answers) -> None:
     arn = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
-    client = BotoKinesis(arn, Access(region="eu-central-1", endpoint=f"http://127.0.0.1:{server.server_port}"))
+    client = BotoKinesis(arn, Access(region="eu-central-1", endpoint_url=f"http://127.0.0.1:{server.server_port}"))
     server.answer(Shards=[])
     client.shards()
     assert server.asked == [("ListShards", {"StreamARN": arn, "MaxResults": 1000})]
@@ -250,7 +250,7 @@ def test_a_server_that_does_not_answer_is_unavailable(
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         behave(listening)
-        client = BotoKinesis("orders", Access(region="eu-central-1", endpoint=f"http://127.0.0.1:{port}"))
+        client = BotoKinesis("orders", Access(region="eu-central-1", endpoint_url=f"http://127.0.0.1:{port}"))
         with pytest.raises(UnavailableError, match="no answer from Kinesis"):
             client.iterator("shardId-000000000000", OLDEST)
         client.close()
@@ -259,7 +259,7 @@ def test_a_server_that_does_not_answer_is_unavailable(
 def test_missing_credentials_are_named(server: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.delenv(name)
-    client = BotoKinesis("orders", Access(region="eu-central-1", endpoint=f"http://127.0.0.1:{server.server_port}"))
+    client = BotoKinesis("orders", Access(region="eu-central-1", endpoint_url=f"http://127.0.0.1:{server.server_port}"))
     with pytest.raises(InfrastructureError, match=r"(?s)NoCredentialsError.*AWS_PROFILE"):
         client.describe()
     client.close()
@@ -274,7 +274,7 @@ def test_a_missing_region_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_that_is_none_is_named() -> None:
     with pytest.raises(HeadraceError, match="localhost 4566"):
-        BotoKinesis("orders", Access(region="eu-central-1", endpoint="localhost 4566"))
+        BotoKinesis("orders", Access(region="eu-central-1", endpoint_url="localhost 4566"))
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ SECRET = "x-amz-security-token:t0ken"
 
 
 def opened(name: str, server: MotoServer, **changed: Any) -> LeaseTable:
-    settings = {"region": server.region, "endpoint": server.endpoint}
+    settings = {"region": server.region, "endpoint_url": server.endpoint}
     return dynamo_table(name, Access(**(settings | changed)), wait=threading.Event().wait)
 
 
@@ -80,7 +80,7 @@ def test_a_deleted_table_is_named(dynamodb: LeasesInDynamoDB) -> None:
 
 def test_a_server_that_is_gone_is_unavailable(moto: MotoServer) -> None:
     login = "user:s3cret-word"
-    table = opened("leases", moto, endpoint=f"http://{login}@127.0.0.1:9")
+    table = opened("leases", moto, endpoint_url=f"http://{login}@127.0.0.1:9")
     with pytest.raises(UnavailableError) as caught:
         table.leases()
     assert caught.value.retry
