@@ -100,13 +100,9 @@ def avro(
 
     Examples
     --------
-    >>> schema = {
-    ...     "type": "record",
-    ...     "name": "Order",
-    ...     "fields": [{"name": "member", "type": "string"}, {"name": "euros", "type": ["null", "double"]}],
-    ... }
+    >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "euros", "type": ["null", "double"]}]}
     >>> app.input("orders", system=hr.io.kinesis("orders", format=hr.io.avro(schema))).schema
-    Schema(member: String, euros: Float64)
+    Schema(euros: Float64)
     >>> registered = hr.io.avro(registry=hr.io.registry("http://localhost:8081"))
     >>> app.input("more", {"member": pl.String}, system=hr.io.kinesis("more", format=registered)).schema
     Schema(member: String)
@@ -140,9 +136,9 @@ def json_schema(
     registry
         For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
     subject
-        For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
+        For outputs with a registry: the subject that has the schema, as in ``hr.io.avro``.
     register
-        For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
+        For outputs with a registry: register the schema if it isn't there yet.
 
     Returns
     -------
@@ -190,9 +186,9 @@ def protobuf(
     registry
         For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
     subject
-        For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
+        For outputs with a registry: the subject that has the schema, as in ``hr.io.avro``.
     register
-        For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
+        For outputs with a registry: register the schema if it isn't there yet.
 
     Returns
     -------

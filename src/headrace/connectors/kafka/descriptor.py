@@ -1,11 +1,4 @@
-"""The descriptors of a Kafka topic and of a log in Kafka: ``kafka(...)`` and ``kafka_log(...)``.
-
-kafka
-    The descriptor of a Kafka topic: ``kafka(...)``.
-
-kafka log
-    The descriptor of a log in Kafka: ``kafka_log(...)``.
-"""
+"""The descriptors of a Kafka topic and of a log in Kafka: ``kafka(...)`` and ``kafka_log(...)``."""
 
 from __future__ import annotations
 
@@ -54,11 +47,11 @@ class Kafka:
     options: TopicOptions
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of this topic; each stream has its own."""
+        """The system of this topic; each stream has its own."""
         return self._spec(stream_id, self.options.options())
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Return the columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
+        """The columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         columns = self.options.record_columns
         about = {
             name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
@@ -67,7 +60,7 @@ class Kafka:
         return input_schema(self.options.topic, "Kafka", self.options.format, about, columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Return the system of an input."""
+        """The system of an input."""
         topic = self.options.topic
         if use.start != "oldest":
             raise DeclarationError(
@@ -82,7 +75,7 @@ class Kafka:
         return self._spec(stream_id, self.options.options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
+        """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         if inputs := self.options.given(name for name in INPUT if name not in OUTPUT):
             raise DeclarationError(
                 f"{', '.join(inputs)} of topic {self.options.topic}: only an input can have this",
@@ -139,13 +132,13 @@ def kafka(
     topic
         Its name.
     brokers
-        The addresses of one broker or several, as in ``"host1:9092,host2:9092"``.
+        The addresses of one broker or several: ``"host1:9092,host2:9092"``.
     format
         The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
         column of type ``pl.Binary``), or one of ``hr.io`` such as ``hr.io.avro(...)``.
     key_format
-        The format of a record's key, for columns with keys: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or
-        a format with columns, which become a ``pl.Struct``.
+        The format of a record's key: ``"bytes"`` (``pl.Binary``), ``"text"`` (``pl.String``), or a format with columns,
+        which become a ``pl.Struct``.
     start
         For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
         or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
@@ -153,13 +146,13 @@ def kafka(
         For inputs: where to stop. An offset for each partition, ``{0: 1000, 1: 1200}``, or a time: each partition ends
         before its first record of that time or later. By default an input doesn't end.
     record_columns
-        For inputs: columns for the metadata of a record, by the name of the column: ``"key"``, ``"headers"``,
-        ``"timestamp"``, ``"partition"`` and ``"offset"``. They are added to the schema unless it has them.
+        For inputs: columns for a record's metadata, by the column's name: ``"key"``, ``"headers"``, ``"timestamp"``,
+        ``"partition"`` and ``"offset"``. They are added to the schema unless it has them.
     uncommitted
         For inputs: also read records of open and aborted transactions.
     lost
-        For inputs: what happens if records were deleted before the app has read them. ``"stop"`` ends the app with an
-        error that names them, ``"skip"`` counts them and continues.
+        For inputs, if records were deleted before the app has read them: ``"stop"`` ends the app with an error that
+        names them, ``"skip"`` counts them and continues.
     options
         Options of librdkafka, by its names: login, certificates, sizes. Give secrets as ``hr.secret_env(...)`` or
         ``hr.secret_file(...)``.
@@ -167,20 +160,18 @@ def kafka(
         For SASL's OAUTHBEARER: ``"module:function"``. Drivers and containers call it without arguments; it returns a
         token, and its expiry time in seconds since the epoch.
     key
-        For outputs: the column that becomes the key of a record. It stays part of the value. The hash of the key
-        chooses the partition, as in Kafka's own clients; rows without a key go to any partition. Text, numbers and
-        bytes become keys directly, unless ``key_format`` says otherwise.
+        For outputs: the column that becomes a record's key. It stays part of the value. The hash of the key chooses the
+        partition, as in Kafka's own clients; rows without a key go to any. Text, numbers and bytes become keys
+        directly, unless ``key_format`` says otherwise.
     timestamp
-        For outputs: the column of type ``pl.Datetime`` that becomes the timestamp of a record, in UTC if it has no
-        zone. By default the timestamp is the time of writing.
+        For outputs: the ``pl.Datetime`` column that becomes a record's timestamp, in UTC if it has no zone. By default
+        it is the time of writing.
     headers
-        For outputs: a column of headers, with the same type as in inputs. It isn't part of the value.
+        For outputs: a column of headers, of the same type as in inputs. It isn't part of the value.
     transactions
-        For outputs: whether to write rows in transactions. On clusters without transactions, False writes rows at least
-        once.
+        For outputs: False, for clusters without transactions, writes rows at least once.
     progress_topic
-        For outputs: the topic that keeps the positions of writers. By default ``headrace.progress.`` and the app's
-        name.
+        For outputs: the topic with the positions of writers, by default ``headrace.progress.`` and the app's name.
 
     Returns
     -------
@@ -192,16 +183,11 @@ def kafka(
     >>> orders = hr.io.kafka("orders", brokers="localhost:9092", record_columns={"sent": "timestamp"})
     >>> app.input("orders", {"member": pl.String, "euros": pl.Float64}, system=orders, event_time="sent").schema
     Schema(member: String, euros: Float64, sent: Datetime(time_unit='ms', time_zone=None))
-    >>> login = {
-    ...     "security.protocol": "SASL_SSL",
-    ...     "sasl.mechanism": "SCRAM-SHA-512",
-    ...     "sasl.username": "app",
-    ...     "sasl.password": hr.secret_env("KAFKA_PASSWORD"),
-    ... }
-    >>> shipped = app.output("shipped", system=hr.io.kafka("shipped", brokers="localhost:9092", key="member"))
+    >>> login = {"security.protocol": "SASL_SSL", "sasl.password": hr.secret_env("KAFKA_PASSWORD")}
     >>> lines = hr.io.kafka("log-lines", brokers="kafka.example.com:9093", format="text", options=login)
     >>> app.input("lines", system=lines).schema
     Schema(value: String)
+    >>> shipped = app.output("shipped", system=hr.io.kafka("shipped", brokers="localhost:9092", key="member"))
     """
     with Declaring("kafka", quoting=False):
         settings = KafkaSettings.checked(brokers, options, oauth)
@@ -274,7 +260,7 @@ class KafkaLog:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the one system for all streams of this log."""
+        """The one system for all streams of this log."""
         del stream_id
         return SystemSpec(self.name, KIND, self.log.options())
 
@@ -292,8 +278,8 @@ def kafka_log(
     """A log for Headrace's own frames in a Kafka cluster, in topics that only Headrace writes.
 
     As ``system=`` of ``hr.App``, it holds the app's intermediate streams and changelogs, and inputs and outputs without
-    another ``system=``. Headrace creates topics with the settings that frames need, and checks the settings of existing
-    topics. To read and write other topics, use ``hr.io.kafka``.
+    another ``system=``. Headrace creates topics with the settings that frames need, and checks those of existing ones.
+    For other topics, use ``hr.io.kafka``.
 
     Parameters
     ----------
@@ -306,10 +292,9 @@ def kafka_log(
     record_bytes
         The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
     options
-        Options of librdkafka, such as those for TLS and SASL. Give secrets as ``hr.secret_env(name)`` or
-        ``hr.secret_file(path)``.
+        Options of librdkafka, as in ``hr.io.kafka``.
     oauth
-        ``module:function``, which returns tokens for SASL's OAUTHBEARER.
+        For SASL's OAUTHBEARER, as in ``hr.io.kafka``.
     name
         The log's name, as part of the names of its streams.
 

@@ -162,8 +162,8 @@ def kinesis(
         Its region, such as ``"eu-west-1"``. By default that of the ARN, of the environment, or of ``~/.aws/config``.
     format
         The format of a record: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a
-        column of type ``pl.Binary``), or ``hr.io.avro(...)``. Records that the Kinesis Producer Library has aggregated
-        are unpacked.
+        column of type ``pl.Binary``), or ``hr.io.avro(...)``. What the Kinesis Producer Library has aggregated is
+        unpacked.
     start
         For inputs: where the first run begins. ``"oldest"``, ``"upcoming"`` for records that arrive after it has begun,
         or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. A time without a zone is in UTC.
@@ -171,8 +171,8 @@ def kinesis(
         For inputs: the number of slots, which are the input's partitions and share the stream's shards. By default the
         number of open shards at the first run. It never changes afterwards.
     record_columns
-        For inputs: columns for the metadata of a record, by the name of the column: ``"partition_key"``,
-        ``"sequence_number"``, ``"arrival_time"`` and ``"shard"``. They are added to the schema unless it has them.
+        For inputs: columns for a record's metadata, by the column's name: ``"partition_key"``, ``"sequence_number"``,
+        ``"arrival_time"`` and ``"shard"``. They are added to the schema unless it has them.
     key
         For outputs: the column with the partition key. Records with the same key stay in order. By default records are
         spread over the shards, in no order. ``"text"`` and ``"bytes"`` write one column; the key may then be a second
@@ -181,18 +181,17 @@ def kinesis(
         For inputs: a DynamoDB table in which the app records its progress, in the form of the Kinesis Client Library
         (KCL). If a KCL application that was stopped has left the table, the app continues where it stopped.
     endpoint_url
-        An address other than Amazon's, such as that of a test server. ``"memory://"`` is a stream in the memory of
-        this process, see ``headrace.connectors.kinesis.memory``.
+        An address other than Amazon's, such as that of a test server. ``"memory://"`` is a stream in the memory of this
+        process, see ``headrace.connectors.kinesis.memory``.
     lost
-        For inputs: what happens where Kinesis may have deleted records before the app has read them. ``"stop"`` ends
-        the app with an error that names the place, ``"skip"`` counts the place, warns, and continues.
+        For inputs, where Kinesis may have deleted records before the app has read them: ``"stop"`` ends the app with an
+        error that names the place, ``"skip"`` counts the place, warns, and continues.
     lease_ahead
-        For inputs with a lease table: what happens at a start if another application has continued there since the
-        app's last commits. ``"stop"`` ends the run with an error, ``"continue"`` goes on behind what the other
-        application has read, ``"repeat"`` reads it again. The last two log a warning.
+        For inputs with a lease table, if another application has continued there since the app's last commits:
+        ``"stop"`` ends the run with an error, ``"continue"`` goes on behind what the other has read, ``"repeat"`` reads
+        it again. The last two log a warning.
     profile
-        A profile of ``~/.aws/config`` or ``~/.aws/credentials``, wherever drivers and containers run. By default boto3
-        looks for credentials in its usual order.
+        A profile of ``~/.aws/config`` or ``~/.aws/credentials``, wherever drivers and containers run.
     role
         The ARN of a role that the app assumes with these credentials, for the stream and its lease table.
     proxy
@@ -221,9 +220,6 @@ def kinesis(
     >>> orders = hr.io.kinesis("orders", region="eu-west-1", record_columns={"arrived": "arrival_time"})
     >>> app.input("orders", {"member": pl.String, "euros": pl.Float64}, system=orders, event_time="arrived").schema
     Schema(member: String, euros: Float64, arrived: Datetime(time_unit='ms', time_zone=None))
-    >>> lines = hr.io.kinesis("log-lines", format="text", start="2026-01-31T12:00:00Z")
-    >>> app.input("lines", system=lines).schema
-    Schema(value: String)
     >>> shipped = app.output("shipped", system=hr.io.kinesis("shipped", key="member"))
     """
     with Declaring("kinesis"):
