@@ -105,11 +105,7 @@ class DeltaClient:
             return position
 
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
-        """Add the rows and set the writer's position in one commit, as ``Target.publish`` says.
-
-        The position is looked up in the same snapshot that the commit is based on. Delta refuses a commit if another
-        process has changed the position of this writer since.
-        """
+        """As ``Target.publish``, in one commit, which Delta refuses if the writer's position has changed in between."""
         table = self._current()
         with self._translating():
             if self._has(table, writer, version):
@@ -145,10 +141,7 @@ class DeltaClient:
             return table
 
     def _updated(self) -> DeltaTable | None:
-        """Return the loaded table, updated; None if it has to be loaded.
-
-        Another table in its place has its own versions, which must not be mistaken for those of this table.
-        """
+        """None if it has to be loaded: another table in its place has its own versions."""
         if self._loaded is None:
             return None
         table, stamp = self._loaded

@@ -1,20 +1,12 @@
 """A Delta table as a row system: written with one commit a version, never read as a stream.
 
-columns
-    Column types and values of Delta tables: what a column of Polars becomes there. Pure.
+Each commit also stores the writer's position, as a transaction identifier of Delta's own (``txn``). Delta has no
+unsigned numbers, so these become the next wider type; instants are in UTC, in microseconds; categories are text; arrays
+are lists. A type that Delta doesn't have is refused before the app runs. A value that can't be stored is found before
+its commit.
 
-    Delta has no unsigned numbers, so these become the next wider type; instants are in UTC, in microseconds; categories
-    are text; arrays are lists. A type that Delta doesn't have is refused before the app runs. A value that can't be
-    stored is found before its commit.
-
-system
-    Each commit also stores the writer's position, as a transaction identifier of Delta's own (``txn``).
-
-local
-    A Delta table in a folder: making commits durable, and noticing that the table was replaced.
-
-    deltalake syncs nothing. So what a commit has added is synced after it: the data files, then the entry of the log. A
-    table is created in a folder beside it, and renamed into place: of several creators one wins.
+deltalake syncs nothing. So what a commit has added to a folder is synced after it: the data files, then the entry of
+the log. A table is created in a folder beside it, and renamed into place: of several creators one wins.
 """
 
 from __future__ import annotations
@@ -72,10 +64,7 @@ _READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def stored_columns(columns: Mapping[str, pl.DataType], partition_by: Sequence[str] = ()) -> dict[str, pl.DataType]:
-    """Return what the columns are in a Delta table, as types of Polars.
-
-    Raises ``DeclarationError`` for types that Delta doesn't have, and for columns that can't partition a table.
-    """
+    """The columns in a Delta table, as types of Polars. Raises ``DeclarationError`` for what Delta can't have."""
     seen: dict[str, str] = {}
     for name in columns:
         if other := seen.get(name.lower()):
@@ -118,10 +107,7 @@ def stored_rows(rows: pl.DataFrame, partition_by: Sequence[str] = ()) -> pl.Data
 
 
 def fitted(rows: pl.DataFrame, table: Mapping[str, pl.DataType], where: str) -> pl.DataFrame:
-    """Return stored rows with exactly the columns of the table: those that the rows don't have are null.
-
-    Raises ``DeclarationError`` if ``misfits`` finds anything.
-    """
+    """Stored rows with exactly the columns of the table, null where they have none. Raises ``DeclarationError``."""
     wrong = misfits(rows.schema, table)
     if missing := [name for name in rows.columns if name not in table]:
         wrong += [f"it has no column {name!r}" for name in missing]
@@ -189,11 +175,7 @@ _OPTIONS = ("path", "partition_by", "create", "new_columns", "storage")
 
 @dataclass(frozen=True)
 class DeltaSystem(RowSystem):
-    """One Delta table, whatever the name of the stream.
-
-    ``path`` is a folder, or the URL of one in an object store, which ``storage`` says how to reach. ``create`` says
-    whether to create a table that doesn't exist. ``new_columns`` is ``"refuse"`` or ``"add"``.
-    """
+    """One Delta table, whatever the name of the stream. ``new_columns`` is ``"refuse"`` or ``"add"``."""
 
     path: str
     partition_by: tuple[str, ...] = ()
@@ -212,7 +194,6 @@ class DeltaSystem(RowSystem):
 
     @override
     def target(self, stream: str) -> DeltaTarget:
-        del stream
         return DeltaTarget(self.client(), self.partition_by)
 
     def client(self) -> DeltaClient:
@@ -390,8 +371,10 @@ def created(folder: Path) -> Iterator[Path]:
 def sync_commit(folder: Path, version: int) -> None:
     """Make one commit durable, with the files that it has added."""
     folders = {folder}
-    for path in _added(_actions(folder, version)):
-        file = folder / path
+    for action in _actions(folder, version):
+        if "add" not in action:
+            continue
+        file = folder / unquote(action["add"]["path"])
         if file.exists():  # else it was compacted, and removed, meanwhile
             sync_file(file)
             folders |= {parent for parent in file.parents if parent.is_relative_to(folder)}
@@ -430,7 +413,3 @@ def _entry(folder: Path, version: int) -> Path:
 def _actions(folder: Path, version: int) -> list[dict[str, Any]]:
     lines = _entry(folder, version).read_bytes().splitlines()
     return [json.loads(line) for line in lines if line.strip()]
-
-
-def _added(actions: list[dict[str, Any]]) -> list[str]:
-    return [unquote(action["add"]["path"]) for action in actions if "add" in action]

@@ -94,10 +94,7 @@ class ReadSchema:
 
 
 def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = False) -> ReadSchema:
-    """Read a schema of a record, as JSON types or their text. ``needed`` define types that it refers to.
-
-    Raises ``DeclarationError`` for what can't be read; ``partly``: only if no field of the record can.
-    """
+    """Read a record's schema, with those it refers to (``needed``). ``partly``: leave out fields that can't be read."""
     schema = schema_types(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise DeclarationError(
@@ -299,9 +296,24 @@ def resolve(writer: ReadSchema, columns: Columns, reader: ReadSchema | None) -> 
     return _Resolution(None if reader is None else reader.notes).fields(writer.columns, columns, pl.col, "")
 
 
-def fitted(found: Columns, columns: Columns) -> dict[str, pl.Expr]:
-    """How to make ``columns`` of those found, which have at least the same names."""
-    return _Resolution({}).fields(found, columns, pl.col, "")
+def declared(
+    what: str, found: Columns, columns: Columns, notes: Mapping[str, Note] | None = None
+) -> dict[str, pl.Expr]:
+    """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
+    short = what.replace("protobuf ", "")
+    for name in columns:
+        if name not in found:
+            raise DeclarationError(
+                f"{what} has no field {name!r}; it has {', '.join(found)}",
+                hint=f"declare only fields of {short}, or leave out the input's schema to read all fields",
+            )
+    try:
+        return _Resolution(notes or {}).fields(found, columns, pl.col, "")
+    except SchemasDisagree as error:
+        raise DeclarationError(
+            f"{what} and the columns disagree: {error}",
+            hint=f"declare the types of {short}, and convert the columns afterwards: .with_columns(...)",
+        ) from error
 
 
 class _Resolution:
@@ -382,20 +394,8 @@ class AvroFormat(Format):
         return _AvroDecoder(self.schema, columns, self.made(columns))
 
     def made(self, columns: Columns) -> Mapping[str, pl.Expr]:
-        """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
-        for name in columns:
-            if name not in self.schema.columns:
-                raise DeclarationError(
-                    f"the Avro schema has no field {name!r}; it has {', '.join(self.schema.columns)}",
-                    hint="declare only fields of the Avro schema, or leave out the input's schema to read all fields",
-                )
-        try:
-            return resolve(self.schema, columns, self.schema)
-        except SchemasDisagree as error:
-            raise DeclarationError(
-                f"the Avro schema and the columns disagree: {error}",
-                hint="declare the types of the Avro schema, and convert the columns afterwards: .with_columns(...)",
-            ) from error
+        """See ``declared``."""
+        return declared("the Avro schema", self.schema.columns, columns, self.schema.notes)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:

@@ -19,10 +19,7 @@ from headrace.rows.values import column
 
 
 class RowReader:
-    """Reads datums of the schema ``text`` as the columns ``made`` of ``schema``, which leaves some of its fields out.
-
-    Raises ``DeclarationError`` if fastavro isn't there, or can't read the schema.
-    """
+    """Reads datums of the schema ``text`` as the columns ``made`` of ``schema``, which leaves fields out."""
 
     def __init__(
         self, text: str, needed: Sequence[str], schema: ReadSchema, made: Mapping[str, pl.Expr], lead: int

@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 from typing_extensions import override
 
-from headrace.connectors.formats.avro import SchemasDisagree, fitted
+from headrace.connectors.formats.avro import declared
 from headrace.connectors.formats.registry import FramedFormat, Registered, message_indexes, writer_of
 from headrace.core.errors import DataError, DeclarationError, needing
 from headrace.rows.dtypes import Columns
@@ -269,20 +269,7 @@ class ProtobufFormat(Format):
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        there = self._message.columns
-        for name in columns:
-            if name not in there:
-                raise DeclarationError(
-                    f"the protobuf message has no field {name!r}; it has {', '.join(there)}",
-                    hint="declare only fields of the message, or leave out the input's schema to read all fields",
-                )
-        try:
-            made = fitted(there, columns)
-        except SchemasDisagree as error:
-            raise DeclarationError(
-                f"the protobuf message and the columns disagree: {error}",
-                hint="declare the types of the message, and convert the columns afterwards: .with_columns(...)",
-            ) from error
+        made = declared("the protobuf message", self._message.columns, columns)
         return _ProtobufDecoder(self._message, columns, made)
 
     @override

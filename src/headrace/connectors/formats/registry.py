@@ -162,10 +162,7 @@ class RegistryClient:
         return None if answer is None else (self._number(answer, "id"), self._number(answer, "version"))
 
     def register(self, subject: str, schema: Registered) -> int:
-        """Register a schema under a subject, or find it there; return its id.
-
-        Raises ``DataError`` if it breaks the subject's rule about changes, or the registry can't read it.
-        """
+        """Register a schema, or find it; return its id. Raises ``DataError`` if the subject's rule refuses it."""
         return self._number(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", schema.body()), "id")
 
     def _ask(
@@ -342,10 +339,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A schema, and those that it refers to, each after those that it refers to itself.
-
-    ``problem`` says what is missing, if the registry doesn't have all of them.
-    """
+    """A schema with those that it refers to, each after those it needs itself. ``problem`` says which are missing."""
 
     schema: Registered
     needed: tuple[Registered, ...] = ()
@@ -355,10 +349,10 @@ class Fetched:
 class SchemaSource:
     """The schemas of one registry. Any thread may use it."""
 
-    def __init__(self, client: RegistryClient, clock: Clock | None = None, *, wait_ms: float = WAIT_MS) -> None:
+    def __init__(self, client: RegistryClient, clock: Clock | None = None, *, wait_ms: float | None = None) -> None:
         self._client = client
         self._clock = clock or WallClock()
-        self._wait_ms = wait_ms
+        self._wait_ms = WAIT_MS if wait_ms is None else wait_ms
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._idle = threading.Event()
@@ -371,10 +365,7 @@ class SchemaSource:
         self._not_before_ms = 0.0
 
     def schemas(self, ids: Collection[int]) -> Mapping[int, Fetched | None]:
-        """The schema of each id; None if the registry has none.
-
-        Raises ``UnavailableError`` if some haven't arrived after a moment, or the error of a refusal by the registry.
-        """
+        """The schema of each id; None if there is none. ``UnavailableError``: one hasn't come after a moment."""
         with self._lock:
             missing = self._missing(ids)
             if missing:
@@ -392,7 +383,11 @@ class SchemaSource:
             found = {id: self._known.get(id) for id in ids}
             for id in self._known.keys() & set(ids):
                 self._known.move_to_end(id)
-            self._forget(len(ids))
+            keep = max(KEPT_MAX, len(ids))  # all of this call, or a batch with many ids would never be read
+            while len(self._known) > keep:
+                self._known.popitem(last=False)
+            while len(self._unknown) > keep:
+                del self._unknown[next(iter(self._unknown))]
         return found
 
     def _missing(self, ids: Collection[int]) -> list[int]:
@@ -475,14 +470,6 @@ class SchemaSource:
         if error.retry:
             self._throttle.warning("can't fetch a schema, so its records wait", why=error.message)
 
-    def _forget(self, in_use: int) -> None:
-        """Keep those used last, and all that this call asked for: or a batch with many ids would never be read."""
-        keep = max(KEPT_MAX, in_use)
-        while len(self._known) > keep:
-            self._known.popitem(last=False)
-        while len(self._unknown) > keep:
-            del self._unknown[next(iter(self._unknown))]
-
 
 def _again(error: HeadraceError | None) -> HeadraceError | None:
     """A copy, as an error that is raised several times collects tracebacks."""
@@ -500,11 +487,6 @@ def header(id: int) -> bytes:
     return _MAGIC + id.to_bytes(4, "big")
 
 
-def id_in(head: bytes) -> int | None:
-    """The id in the first bytes of a record; None if they aren't a header."""
-    return int.from_bytes(head[1:], "big") if len(head) == HEADER_BYTES and head[:1] == _MAGIC else None
-
-
 def no_header(head: bytes) -> str:
     """What is wrong with a record that begins like this."""
     if len(head) < HEADER_BYTES and head[:1] in (b"", _MAGIC):
@@ -514,7 +496,10 @@ def no_header(head: bytes) -> str:
 
 def ids_in(payloads: Sequence[bytes]) -> dict[bytes, int | None]:
     """The id in each of the different first bytes of the records, in their order."""
-    return {head: id_in(head) for head in dict.fromkeys(map(_HEAD, payloads))}
+    return {
+        head: int.from_bytes(head[1:], "big") if len(head) == HEADER_BYTES and head[:1] == _MAGIC else None
+        for head in dict.fromkeys(map(_HEAD, payloads))
+    }
 
 
 def decode_by_id(
@@ -540,10 +525,7 @@ def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
 
 
 class FramedFormat(Format):
-    """Records of ``inner`` after the header of a registry and one of ``leads``, of which the first is written.
-
-    ``writer`` knows the header of records that are written; it may be None if ``inner`` can't write.
-    """
+    """Records of ``inner`` after the header of a registry and one of ``leads``, of which the first is written."""
 
     def __init__(self, inner: Format, writer: SubjectWriter | None, leads: Sequence[bytes] = (b"",)) -> None:
         self._inner = inner
@@ -616,10 +598,7 @@ RETRY = Retry(6, 200.0, 4_000.0)
 
 
 class SubjectWriter:
-    """Finds the id of ``schema`` under ``subject``. ``needed`` are schemas that it refers to, by their subjects.
-
-    With ``register`` they are registered if they aren't there yet. One thread uses it.
-    """
+    """Finds the id of ``schema`` under ``subject``, or registers it, and ``needed``: those it refers to, by subject."""
 
     def __init__(
         self,
@@ -640,10 +619,7 @@ class SubjectWriter:
         self._header: bytes | None = None
 
     def header(self) -> bytes:
-        """The first bytes of each record. The first call asks the registry, and waits some seconds for it.
-
-        Raises ``InfrastructureError`` if the schema isn't registered, ``DataError`` if the registry refuses it.
-        """
+        """The first bytes of each record. The first call asks the registry, and waits some seconds for it."""
         if self._header is None:
             if self._subject is None:
                 raise DeclarationError(

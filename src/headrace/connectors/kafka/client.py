@@ -213,10 +213,7 @@ def open_producer(
     on_failure: Callable[[KafkaError], object] | None = None,
     **ours: str | int | float,
 ) -> KafkaClient[Producer]:
-    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's.
-
-    ``on_failure`` gets the error of each record that isn't delivered; then no other deliveries are reported.
-    """
+    """An idempotent producer. ``ours`` are options with ``_`` for ``.``. ``on_failure`` gets errors of deliveries."""
     options: dict[str, Any] = {name.replace("_", "."): value for name, value in ours.items()}
     options |= {"enable.idempotence": "true", "acks": "all"}
     if transactional_id is not None:

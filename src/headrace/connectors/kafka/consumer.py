@@ -171,6 +171,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         self._fetching = fetching
         self._maker = rows
         self._clock = clock
+        self._end_ms = None if options.end is None else options.end.time_ms
         self._throttle = Throttle(_log)
         self._ends: dict[int, Offset] = {}  # where partitions ended when brokers said so last
         self._asking: Asked = {}
@@ -196,10 +197,14 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         self._readings[ssp] = reading
 
     def _begins(self, reading: _RecordReading, position: Position) -> Offset:
-        topic, partition = self._options.topic, reading.ssp.partition
+        topic, partition, start = self._options.topic, reading.ssp.partition, self._options.start
         low = self._topics.oldest(topic, [partition])[partition]
-        if position is Edge.OLDEST:
-            return self._first(partition, low)
+        if position is Edge.OLDEST and start == "oldest":
+            return low
+        if position is Edge.OLDEST and isinstance(start, int):
+            found = self._topics.at(topic, partition, start)
+            if found is not None:
+                return found
         high = self._topics.upcoming(topic, [partition])[partition]
         if isinstance(position, Edge):
             return high
@@ -211,13 +216,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             reading.lost = low - position
             self._fetching.signal()
         return max(position, low)
-
-    def _first(self, partition: int, low: Offset) -> Offset:
-        topic, start = self._options.topic, self._options.start
-        if start == "oldest":
-            return low
-        found = None if isinstance(start, str) else self._topics.at(topic, partition, start)
-        return self._topics.upcoming(topic, [partition])[partition] if found is None else found
 
     @override
     def _release(self, reading: _RecordReading) -> None:
@@ -270,15 +268,8 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             reading.end = self._present_end(reading)
         return reading.end is not None and reading.position >= reading.end
 
-    @property
-    def _end_ms(self) -> int | None:
-        return None if self._options.end is None else self._options.end.time_ms
-
     def _present_end(self, reading: _RecordReading) -> Offset | None:
-        """The present end of the partition; None if no broker answers, or if records of that time may be unread.
-
-        The broker is asked when there is nothing more to take, so that a record of the end's time is found first.
-        """
+        """None if no broker answers, or if there may be unread records, of which one may be of the end's time."""
         feed, now_ms = reading.feed, self._clock.monotonic_ms()
         if feed is None or now_ms < reading.ask_ms:
             return None
@@ -337,10 +328,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
-        """Offsets to the end, so gaps count; 0 at the end. None before the broker has said where that is.
-
-        Brokers are asked now and then, without waiting for them, so the answer may be a second old.
-        """
+        """Offsets to the end, so gaps count. Brokers are asked now and then: the answer may be a second old."""
         reading = self._reading(ssp)
         if reading.ended:
             return 0

@@ -235,17 +235,13 @@ def _end(end: object) -> InputEnd | None:
         return None
     if (time_ms := time_of(end)) is not None:
         return InputEnd(time_ms=time_ms)
-    if isinstance(end, Mapping) and end and all(_is_offset(one) for both in end.items() for one in both):
+    if isinstance(end, Mapping) and end and all(type(one) is int and one >= 0 for both in end.items() for one in both):
         return InputEnd(offsets=dict(sorted(end.items())))
     raise DeclarationError(
         f"end={end!r} is not a valid end",
         hint='write an offset for each partition: end={0: 1000, 1: 1200}, or a time: end="2026-01-31T12:00:00Z"; '
         "headrace run --batch --until now reads up to what is there",
     )
-
-
-def _is_offset(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 # -- kafka log ---------------------------------------------------------------------------------------
@@ -261,7 +257,6 @@ class KafkaLog:
 
     def system(self, stream_id: str) -> SystemSpec:
         """The one system for all streams of this log."""
-        del stream_id
         return SystemSpec(self.name, KIND, self.log.options())
 
 

@@ -200,10 +200,7 @@ class PartitionFeed:
         return bool(self._waiting)
 
     def take(self, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
-        """Take up to so many bytes, but at least one piece; None if there is nothing. What is lost comes alone.
-
-        ``exactly``: no record more than fits, but at least one.
-        """
+        """Take so many bytes, and at least one piece, or one record if ``exactly``. What is lost comes alone."""
         pieces: list[FetchedRecords] = []
         waiting, room = self._waiting, max_bytes
         while waiting and (room > 0 or not pieces) and not (pieces and waiting[0].lost):
@@ -334,8 +331,14 @@ class FetchThread(WorkerThread):
 
     @override
     def work(self) -> None:
-        while self._turn():
-            pass
+        while self._may_fetch():
+            with self.client.translating(self._source.doing):
+                messages, errors = self.client.received(self._source.idle_s, self._source.at_once)
+            if messages:
+                self._heard = True
+                self.client.troubles.over()
+                self._hand_on(messages, errors)
+            self._source.check()
 
     @override
     def failed(self, error: Exception) -> None:
@@ -344,18 +347,6 @@ class FetchThread(WorkerThread):
         with self.lock:
             self._failed = error
             self._bell.ring()
-
-    def _turn(self) -> bool:
-        if not self._may_fetch():
-            return False
-        with self.client.translating(self._source.doing):
-            messages, errors = self.client.received(self._source.idle_s, self._source.at_once)
-        if messages:
-            self._heard = True
-            self.client.troubles.over()
-            self._hand_on(messages, errors)
-        self._source.check()
-        return True
 
     def _may_fetch(self) -> bool:
         """Follow orders, and wait until some feed has room; False when everything is closed."""

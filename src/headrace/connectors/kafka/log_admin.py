@@ -58,7 +58,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.ids import SSP, Offset, check_id
-from headrace.core.log import Throttle, logger
+from headrace.core.log import logger
 from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
@@ -132,10 +132,6 @@ class Metadata:
             self._read()
             return self._registry
 
-    def find(self, stream: str) -> StreamEntry | None:
-        """The present entry of a stream; None if it doesn't exist."""
-        return self.refresh().find(stream)
-
     def require(self, stream: str) -> StreamEntry:
         """The present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         return self.refresh().require(stream)
@@ -143,32 +139,24 @@ class Metadata:
     def order(self, order: StreamOrder) -> StreamEntry:
         """Append an order, and return the stream's entry after the order."""
         with self._lock:
-            self._create()
-            written = self._append(order)
+            if self._consumer is None:
+                if self._topics.find(self._topic) is None:
+                    create_topic(self._topics, self._options, self._topic, 1)
+                check_settings(self._topic, self._topics.settings(self._topic))
+                self._open()
+            producer, self._producer = self._producer or open_plain_producer(self._options.settings), None
+            (written,) = append(producer, "run the command again", self._topic, 1, encode_order(order), None)
+            self._producer = producer  # after some errors it takes nothing more
             self._read(written + 1)
             return self._registry.require(order.stream)
 
     # -- the topic; the lock is held ---------------------------------------------------------------------
-
-    def _create(self) -> None:
-        if self._consumer is not None:
-            return
-        if self._topics.find(self._topic) is None:
-            create_topic(self._topics, self._options, self._topic, 1)
-        check_settings(self._topic, self._topics.settings(self._topic))
-        self._open()
 
     def _open(self) -> KafkaClient[Consumer]:
         found = open_consumer(self._options.settings.tuned(_USUAL), _GROUP, uncommitted=True)
         found.raw.assign([TopicPartition(self._topic, 0, self._position)])
         self._consumer = found
         return found
-
-    def _append(self, order: StreamOrder) -> Offset:
-        producer, self._producer = self._producer or open_plain_producer(self._options.settings), None
-        (offset,) = append(producer, "run the command again", self._topic, 1, encode_order(order), None)
-        self._producer = producer  # after some errors it takes nothing more
-        return offset
 
     def _read(self, end: Offset | None = None) -> None:
         if self._consumer is None:
@@ -242,41 +230,6 @@ class Sizes:
         return self._means.get(stream, _GUESS)
 
 
-class Reports:
-    """Commits positions. Threads may share it."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self._lock = threading.Lock()
-        self._waiting: dict[str, dict[tuple[str, int], Offset]] = {}
-        self._under_way: set[str] = set()
-        self._throttle = Throttle(_log)
-
-    def report(self, group: str, topic: str, partition: int, position: Offset) -> None:
-        """Commit a position soon."""
-        with self._lock:
-            self._waiting.setdefault(group, {})[topic, partition] = position
-            if group in self._under_way:
-                return
-            self._under_way.add(group)
-        self._send(group)
-
-    def _send(self, group: str) -> None:
-        with self._lock:
-            positions = self._waiting.pop(group, None)
-            if positions is None:
-                self._under_way.discard(group)
-                return
-        self._groups.commit(group, positions).add_done_callback(lambda answer: self._sent(group, answer))
-
-    def _sent(self, group: str, answer: Future[None]) -> None:
-        try:
-            answer.result()
-        except HeadraceError as error:
-            self._throttle.warning("positions can't be reported to Kafka", group=group, error=error.message)
-        self._send(group)
-
-
 @dataclass(slots=True)
 class _Distance:
     asked_s: float = float("-inf")
@@ -284,35 +237,6 @@ class _Distance:
     upcoming: Asked = field(default_factory=dict)
     committed: Future[dict[int, Offset]] | None = None
     unread: list[Offset] = field(default_factory=list)
-
-
-class Distances:
-    """How many records of streams are unread. One thread uses it."""
-
-    def __init__(self, topics: Topics, groups: Groups) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._watched: dict[tuple[str, str], _Distance] = {}
-
-    def unread(self, topic: str, partitions: int, group: str) -> list[Offset]:
-        """What the last answers say, of each partition; empty before there are any."""
-        one = self._watched.setdefault((topic, group), _Distance())
-        answers = (one.committed, *one.oldest.values(), *one.upcoming.values())
-        if one.committed is not None and all(answer is not None and answer.done() for answer in answers):
-            try:
-                begins, ends = (self._topics.answered(topic, asked) for asked in (one.oldest, one.upcoming))
-                read = one.committed.result()
-            except HeadraceError as error:
-                _log.debug("can't find out how far readers are behind", topic=topic, error=error.message)
-            else:
-                one.unread = [ends[number] - read.get(number, begins[number]) for number in range(len(ends))]
-            one.committed = None
-        now = time.monotonic()
-        if one.committed is None and now - one.asked_s > _OLD_S:
-            one.asked_s = now
-            one.oldest, one.upcoming = (self._topics.ask(topic, range(partitions), spec) for spec in (OLDEST, UPCOMING))
-            one.committed = self._groups.committed(group, topic, partitions)
-        return one.unread
 
 
 # -- log admin ---------------------------------------------------------------------------------------
@@ -325,20 +249,19 @@ class KafkaLogAdmin(Admin):
         self._metadata = metadata
         self._sizes = sizes
         self._groups = Groups(options.settings)
-        self._reports = Reports(self._groups)
-        self._distances = Distances(topics, self._groups)
+        self._watched: dict[tuple[str, str], _Distance] = {}
         self._partitions: dict[str, int] = {}
         """Of streams whose readers are watched. An app that writes a stream doesn't add partitions to it."""
         self._times = RecordTimes(options.settings, uncommitted=True)
 
     @override
     def list(self) -> builtins.list[str]:
-        return self._metadata.refresh().names()
+        return sorted(self._metadata.refresh().entries)
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
         topic = self._options.topic(stream)
-        entry = self._metadata.find(stream)
+        entry = self._metadata.refresh().entries.get(stream)
         partitions = None if entry is None else self._topics.find(topic)
         return None if entry is None or partitions is None else replace(entry.info, partitions=partitions)
 
@@ -348,7 +271,7 @@ class KafkaLogAdmin(Admin):
     ) -> StreamInfo:
         topic = self._options.topic(stream)
         wanted = wanted_shape(stream, partitions, columns, key)
-        entry = self._metadata.find(stream)
+        entry = self._metadata.refresh().entries.get(stream)
         if entry is None:
             entry = self._new(topic, wanted)
         found = self._topics.find(topic)
@@ -361,7 +284,7 @@ class KafkaLogAdmin(Admin):
 
     def _new(self, topic: str, wanted: StreamInfo) -> StreamEntry:
         if self._topics.find(topic) is not None:
-            found = self._metadata.find(wanted.name)
+            found = self._metadata.refresh().entries.get(wanted.name)
             if found is None:
                 raise DeploymentError(
                     f"the topic {topic!r} exists already, and isn't one of Headrace's streams",
@@ -446,7 +369,7 @@ class KafkaLogAdmin(Admin):
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         topic = self._options.topic(ssp.stream.name)
-        self._reports.report(self._group(group), topic, ssp.partition, position)
+        self._groups.report(self._group(group), topic, ssp.partition, position)
 
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
@@ -466,8 +389,25 @@ class KafkaLogAdmin(Admin):
         partitions = self._partitions.get(stream)
         if partitions is None:
             partitions = self._partitions[stream] = self._require(stream)[1]
+        group = self._group(group)
+        one = self._watched.setdefault((topic, group), _Distance())
+        answers = (one.committed, *one.oldest.values(), *one.upcoming.values())
+        if one.committed is not None and all(answer is not None and answer.done() for answer in answers):
+            try:
+                begins, ends = (self._topics.answered(topic, asked) for asked in (one.oldest, one.upcoming))
+                read = one.committed.result()
+            except HeadraceError as error:
+                _log.debug("can't find out how far readers are behind", topic=topic, error=error.message)
+            else:
+                one.unread = [ends[number] - read.get(number, begins[number]) for number in range(len(ends))]
+            one.committed = None
+        now = time.monotonic()
+        if one.committed is None and now - one.asked_s > _OLD_S:
+            one.asked_s = now
+            one.oldest, one.upcoming = (self._topics.ask(topic, range(partitions), spec) for spec in (OLDEST, UPCOMING))
+            one.committed = self._groups.committed(group, topic, partitions)
         size = self._sizes.of(stream)
-        return [int(records * size) for records in self._distances.unread(topic, partitions, self._group(group))]
+        return [int(records * size) for records in one.unread]
 
     @override
     def bytes_per_offset(self, stream: str) -> float:

@@ -213,18 +213,15 @@ class KafkaLogProducer(Producer):
         end = self._topics.upcoming(topic, [partition])[partition]
         entry = self._metadata.require(stream)
         entry.require_open()
-        self._wait_for_partition(self._open_client(), topic, partition)
-        return _WrittenPartition(stream, topic, partition, end)
-
-    def _wait_for_partition(self, client: KafkaClient[RawProducer], topic: str, partition: int) -> None:
-        """Have the client know a partition that was just added: it refuses those that it doesn't know."""
-        with client.translating(f"looking for topic {topic!r}"):
+        client = self._open_client()
+        with client.translating(f"looking for topic {topic!r}"):  # it refuses partitions that it doesn't know
             found = client.raw.list_topics(topic, timeout=_SEAL_S).topics[topic]
         if partition not in found.partitions:
             raise UnavailableError(
                 f"partition {partition} of topic {topic!r} was just added, and not every broker knows it yet",
                 hint="Headrace tries again",
             )
+        return _WrittenPartition(stream, topic, partition, end)
 
 
 # -- what is fetched ---------------------------------------------------------------------------------
@@ -450,5 +447,4 @@ class KafkaLogSystem(System):
 
 def open_kafka_log(name: str, options: Mapping[str, Any]) -> KafkaLogSystem:
     """Open the log of a ``SystemSpec`` of kind ``kafka-log``. Its options are those of ``LogOptions.options()``."""
-    del name
     return KafkaLogSystem(LogOptions.of(options))

@@ -143,10 +143,7 @@ class WantedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the progress topic says of a writer: its newest version. ``by`` names the process that has written it.
-
-    Without ``rows`` it isn't known which ones the version had.
-    """
+    """A writer's newest version, and the process that has written it. Without ``rows`` these aren't known."""
 
     version: int = -1
     rows: str = ""
@@ -197,7 +194,8 @@ class Publishing:
         old = self.ready if wanted is None else self.there(wanted.version)
         if wanted is not None and self._contradicts(self.last, wanted) and Event.OTHERS in self._table[self.state]:
             return self._step(Event.OTHERS)
-        if self.state is State.REPLACED and old and self._behind_too_long(now_ms):
+        since = self._behind_since
+        if self.state is State.REPLACED and old and since is not None and now_ms - since >= WINDOW_MS:
             return self._step(Event.OTHERS)
         return self._step(Event.WANTED_OLD if old else Event.WANTED)
 
@@ -246,10 +244,7 @@ class Publishing:
         return self._step(Event.FENCED)
 
     def failed(self, elapsed_ms: float = 0.0) -> Action:
-        """The action didn't work, and whether it had an effect isn't known.
-
-        ``elapsed_ms`` is the age of the transaction if nothing was wrong but that it took too long.
-        """
+        """Whether the action had an effect isn't known. ``elapsed_ms``: its transaction was only too slow."""
         self._stretch(elapsed_ms)
         return self._step(Event.FAILED)
 
@@ -283,9 +278,6 @@ class Publishing:
         self._takeovers.append(now_ms)
         often = len(self._takeovers) > TAKEOVERS_MAX and now_ms - self._takeovers[0] < WINDOW_MS
         return Event.OTHERS if often else Event.OVERDUE
-
-    def _behind_too_long(self, now_ms: float) -> bool:
-        return self._behind_since is not None and now_ms - self._behind_since >= WINDOW_MS
 
     def _step(self, event: Event) -> Action:
         self.state, action = self._table[self.state][event]

@@ -1,13 +1,7 @@
 """Records of a topic as rows, and rows as records. Columnar.
 
-record rows
-    Records of a topic as rows: what formats make of values and keys, and what Kafka says of a record. Columnar.
-
-output records
-    Rows on their way into a topic, as records. Columnar; pure but for what formats ask for.
-
-    Rows become records before their commit. What Kafka can't take stops the app while another version of it can still
-    drop it. The outbox keeps the records, so a version that is published again has exactly the same ones.
+Rows become records before their commit. What Kafka can't take stops the app while another version of it can still drop
+it. The outbox keeps the records, so a version that is published again has exactly the same ones.
 """
 
 from __future__ import annotations
@@ -180,10 +174,7 @@ class RecordMaker:
         self._key_format = key_format
 
     def records(self, rows: pl.DataFrame, limit: int) -> pl.DataFrame:
-        """Return the records of rows: ``key`` and ``value``, and ``timestamp`` (ms) and ``headers`` if there are any.
-
-        Raises ``DataError`` if one can't be made, or may be larger than ``limit`` bytes.
-        """
+        """Key, value, timestamp (ms) and headers. Raises ``DataError`` if they may have more than ``limit`` bytes."""
         roles = self._roles
         roles.check(rows.schema, self._topic)
         contents = rows if roles.headers is None else rows.drop(roles.headers)

@@ -1,27 +1,15 @@
 """How a Kafka cluster is reached, the options of a topic and of a log, and the registry of a log. Pure.
 
-settings
-    How a Kafka cluster is reached: its brokers, and options for librdkafka. Pure; JSON in ``SystemSpec.options``.
+Options of librdkafka that say what exactly-once rests on are Headrace's, and secrets are given by where they are.
 
-    Options that say what exactly-once rests on are Headrace's, and secrets are given by where they are.
+In a log's topics nothing may be deleted but what Headrace trims, and nothing may be dropped by key: frames have no
+keys, and are counted by place. So a topic is neither compacted nor limited in time or size. Kafka stamps the records,
+so their times rise.
 
-options
-    What the app says of a topic, from ``kafka(...)`` to the thread that reads or writes it; JSON in between.
-
-log topics
-    Which topics a log in Kafka has, and their settings.
-
-    Nothing may be deleted but what Headrace trims, and nothing may be dropped by key: frames have no keys, and are
-    counted by place. So a topic is neither compacted nor limited in time or size. Kafka stamps the records, so their
-    times rise.
-
-log registry
-    Which streams a log in Kafka has, with their columns and their ends: what a topic of orders says.
-
-    Whoever wants something appends an order, and then reads what has come before it. All read the same orders in the
-    same sequence, and so agree on which of them count: of two that create a stream, the first. An order that doesn't
-    fit what was decided before it changes nothing, and neither does one that is there twice. Who has sent it sees the
-    result. The topic is not compacted: an order that changes nothing could drop one that counts.
+Which streams a log has, a topic of orders says. Whoever wants something appends an order, and then reads what has come
+before it. All read the same orders in the same sequence, and so agree on which of them count: of two that create a
+stream, the first. An order that doesn't fit what was decided before it changes nothing, and neither does one that is
+there twice. The topic is not compacted: an order that changes nothing could drop one that counts.
 """
 
 from __future__ import annotations
@@ -287,11 +275,7 @@ class InputEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """What the app says of a topic; ``kafka`` explains it. ``start`` may be milliseconds since the epoch.
-
-    ``key_format``: for outputs, bytes mean that keys are written directly. ``progress_topic`` None: it is named after
-    the app.
-    """
+    """What the app says of a topic; ``kafka`` explains it. ``start`` may be milliseconds since the epoch."""
 
     topic: str
     settings: KafkaSettings
@@ -375,10 +359,7 @@ _MARGIN = 4096  # what Kafka adds to a record, and more
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """A log in a Kafka cluster, as ``SystemSpec.options`` has it. Its topics begin with ``prefix``.
-
-    ``replication`` and ``record_bytes`` are for topics that are created. None: as many replicas as the brokers decide.
-    """
+    """A log in a Kafka cluster. ``replication`` and ``record_bytes`` are for topics that are created."""
 
     settings: KafkaSettings
     prefix: str = PREFIX
@@ -529,19 +510,11 @@ class Registry:
     """The result of the orders so far."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, StreamEntry] = {}
-
-    def names(self) -> list[str]:
-        """All streams, sorted."""
-        return sorted(self._entries)
-
-    def find(self, stream: str) -> StreamEntry | None:
-        """Return a stream; None if it doesn't exist."""
-        return self._entries.get(stream)
+        self.entries: dict[str, StreamEntry] = {}
 
     def require(self, stream: str) -> StreamEntry:
-        """Return a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
-        entry = self._entries.get(stream)
+        """The entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
+        entry = self.entries.get(stream)
         if entry is None:
             raise StreamNotFoundError(
                 f"this log in Kafka has no stream {stream!r}",
@@ -551,20 +524,20 @@ class Registry:
 
     def apply(self, order: StreamOrder) -> None:
         """Take the next order."""
-        entry = self._entries.get(order.stream)
+        entry = self.entries.get(order.stream)
         match order.what:
             case "create":
                 columns = None if order.columns is None else columns_from_json(order.columns)
                 info = StreamInfo(order.stream, order.partitions, columns, key=order.key)
-                self._entries.setdefault(order.stream, StreamEntry(info))
+                self.entries.setdefault(order.stream, StreamEntry(info))
             case _ if entry is None:
                 return
             case "columns":
-                self._entries[order.stream] = replace(entry, info=_grown(entry.info, order))
+                self.entries[order.stream] = replace(entry, info=_grown(entry.info, order))
             case "sealing":
-                self._entries[order.stream] = replace(entry, sealing=True)
+                self.entries[order.stream] = replace(entry, sealing=True)
             case "sealed" if entry.ends is None:
-                self._entries[order.stream] = replace(entry, sealing=True, ends=order.ends)
+                self.entries[order.stream] = replace(entry, sealing=True, ends=order.ends)
 
 
 def _grown(info: StreamInfo, order: StreamOrder) -> StreamInfo:

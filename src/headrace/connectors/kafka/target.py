@@ -1,24 +1,11 @@
 """A topic of Kafka as an output: each version exactly once, or at least once without transactions.
 
-turns
-    One job at a time for each writer, in threads; the run loop starts them, and looks for their results.
+Rows become records before their commit. With transactions, each version is in one together with the writer's position;
+``publishing`` says what is done when, here it is done. Without, what no commit says to be written is written again
+after a restart. Records of a key are in order, apart from repetitions, and their headers say which row each is.
 
-topic target
-    What targets in Kafka share: rows become records before their commit, and threads make the calls.
-
-target
-    A Kafka topic as a target: each version in one transaction with the writer's position, exactly once.
-
-    Readers with ``isolation.level=read_committed`` see each row once, in order for each key. ``publishing`` says what
-    is done when; here it is done. Threads make the calls, one at a time for each writer. The run loop starts them and
-    looks for their results, and doesn't wait for Kafka, except in ``position``, in the first ``accept``, and in
-    ``close``.
-
-plain target
-    A Kafka topic as a target without transactions: for clusters that have none, at least once.
-
-    What no commit says to be written is written again after a restart. Records of a key are in order, apart from
-    repetitions. Their headers say which row each is, so that a reader can drop repetitions.
+Threads make the calls, one at a time for each writer. The run loop starts them and looks for their results, and doesn't
+wait for Kafka, except in ``position``, in the first ``accept``, and in ``close``.
 """
 
 from __future__ import annotations
@@ -77,10 +64,7 @@ class Turns:
         self._jobs: dict[str, tuple[Hashable, Future[float | None]]] = {}
 
     def take(self, writer: str, what: Hashable, job: Job) -> float | None:
-        """Start a job of a writer, or return its outcome: the result, or after how many ms to call again.
-
-        ``what`` distinguishes jobs. A job for another caller is finished first.
-        """
+        """Start a job of a writer, or return the outcome of the same one: its result, or when to call again (ms)."""
         under_way = self._jobs.get(writer)
         if under_way is not None:
             asked, future = under_way
@@ -120,10 +104,7 @@ LOOK_AGAIN_S = 30.0  # how long commits don't wait for a cluster that hasn't ans
 
 
 def worth_a_retry(error: HeadraceError) -> HeadraceError:
-    """Return the error to raise instead: if the outcome of a call is unknown, the same call may succeed later.
-
-    The writer then checks the topic's contents, or the rows are sent again.
-    """
+    """Turn an unknown outcome into an error that may be retried: the writer then checks, or sends the rows again."""
     if isinstance(error, IndeterminateWriteError):
         return UnavailableError(error.message, hint="Headrace checks what was written, then continues")
     return error
@@ -150,10 +131,7 @@ class TopicTarget(Target):
 
     @override
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records of the rows. Waits for Kafka the first time: it says how large they can be.
-
-        If no broker answers, Kafka's default limit applies, and the error is raised when they are published.
-        """
+        """The records of the rows. The first call waits for Kafka, which says how large they can be."""
         try:
             if not self.limits.known and time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_AGAIN_S
@@ -214,21 +192,16 @@ class KafkaTarget(TopicTarget):
             if name not in self._progress:
                 self._progress[name] = ProgressTopic(self.options.settings, name, self.topics)
             session = WriterSession(self.options.settings, writer, self.limits, self._progress[name], self.closing)
-            self._writers[writer] = _Writer(writer, self.topic, name, session, Publishing(self._me), self._clock)
+            self._writers[writer] = _Writer(session, Publishing(self._me), self._clock)
         return self._writers[writer]
 
 
 class _Writer:
     """One writer: performs its machine's actions, and reports the results. One thread at a time uses it."""
 
-    def __init__(
-        self, name: str, topic: str, progress_topic: str, session: WriterSession, machine: Publishing, clock: Clock
-    ) -> None:
+    def __init__(self, session: WriterSession, machine: Publishing, clock: Clock) -> None:
         self.session = session
         self.machine = machine
-        self._name = name
-        self._topic = topic
-        self._progress_topic = progress_topic
         self._clock = clock
         self._rows: Sequence[pl.DataFrame] = ()
         self._wanted: WantedVersion | None = None
@@ -281,7 +254,7 @@ class _Writer:
                     session.commit()
                     return machine.committed()
         except FencedError as error:
-            _log.debug("Kafka refused a producer", writer=self._name, why=error.message)
+            _log.debug("Kafka refused a producer", writer=self.session.writer, why=error.message)
             elapsed_ms = session.elapsed_ms
             session.drop()  # or its transaction, if it is still open, would hide what is looked for
             return machine.fenced(elapsed_ms)
@@ -294,40 +267,36 @@ class _Writer:
         if replaced and not self._refused:
             _log.warning(
                 "another process has taken over the transactional id of a writer, or a transaction took too long",
-                writer=self._name,
+                writer=self.session.writer,
                 other=self.machine.other or None,
             )
         self._refused = replaced
 
     def _problem(self) -> HeadraceError:
-        machine = self.machine
+        machine, writer = self.machine, self.session.writer
+        topic, progress = self.session.limits.topic, self.session.progress.name
         if machine.state is State.LOST:
-            return self._lost()
+            what = f"only version {machine.last.version}" if machine.last.version >= 0 else "nothing"
+            record = '{"format":1,"version":N,"rows":"","by":"me"}'
+            return InfrastructureError(
+                f"according to topic {progress!r}, {what} of {writer} was published to {topic!r}, but the app's "
+                f"commits say version {machine.floor}: the topic or some of its records were deleted",
+                hint=f"find the highest headrace-version N of the records in {topic!r} whose headrace-writer is "
+                f"{writer!r}, and write a record with that key and the value {record} to {progress!r}; or rename the "
+                "app",
+            )
         if machine.state is State.SHARED:
             who = f" by {machine.other}" if machine.other else ""
             return FencedError(
-                f"topic {self._topic!r}: the transactional id {transactional_id(self._name)!r} is also used by "
-                f"another process{who}, again and again",
+                f"topic {topic!r}: the transactional id {transactional_id(writer)!r} is also used by another "
+                f"process{who}, again and again",
                 hint="two apps of this name write to this cluster: rename one of them",
             )
         if self._error is not None:
             return worth_a_retry(self._error)
         return UnavailableError(
-            f"topic {self._progress_topic!r}: an open transaction of another writer hides which versions "
-            f"{self._name} has published",
+            f"topic {progress!r}: an open transaction of another writer hides which versions {writer} has published",
             hint="this lasts until that transaction ends or times out; Headrace tries again",
-        )
-
-    def _lost(self) -> InfrastructureError:
-        found = self.machine.last.version
-        what = f"only version {found}" if found >= 0 else "nothing"
-        record = '{"format":1,"version":N,"rows":"","by":"me"}'
-        return InfrastructureError(
-            f"according to topic {self._progress_topic!r}, {what} of {self._name} was published to {self._topic!r}, "
-            f"but the app's commits say version {self.machine.floor}: the topic or some of its records were deleted",
-            hint=f"find the highest headrace-version N of the records in {self._topic!r} whose headrace-writer is "
-            f"{self._name!r}, and write a record with that key and the value {record} to {self._progress_topic!r}; or "
-            "rename the app",
         )
 
 
@@ -359,9 +328,8 @@ class _PlainWriter:
 
     def __init__(self, settings: KafkaSettings, writer: str, limits: TopicLimits, closing: threading.Event) -> None:
         self._settings = settings
-        self._writer = writer
         self._limits = limits
-        self._sender = VersionSender(limits.topic, closing)
+        self._sender = VersionSender(writer, limits, closing)
         self._client: KafkaClient[Producer] | None = None
         self._undelivered: KafkaError | None = None
 
@@ -373,7 +341,7 @@ class _PlainWriter:
         )
         try:
             end_s = time.monotonic() + VERSION_S
-            self._sender.send(client, self._writer, version, rows, self._limits.partitions, end_s)
+            self._sender.send(client, version, rows, end_s)
             self._sender.flush(client, end_s)
             if self._undelivered is not None:
                 raise client.problem(self._undelivered, f"writing to topic {self._limits.topic!r}")
@@ -432,13 +400,14 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
-
-        An existing topic isn't changed, whatever its partition count.
-        """
-        due = self.would_create(stream, partitions, columns)
-        if due.new:
-            self._create(partitions)
+        """Create the topic if there is none, with the broker's defaults; an existing one isn't changed."""
+        due, topic = self.would_create(stream, partitions, columns), self._options.topic
+        hint = (
+            f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} --partitions {partitions}; "
+            "the app needs the rights Write and Describe for it"
+        )
+        if due.new and not self._topics.create(NewTopic(topic, partitions), "", hint):
+            _log.debug("another client created the topic at the same time", topic=topic)
         return StreamInfo(stream, due.partitions, columns)
 
     @override
@@ -451,15 +420,6 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     @override
     def close(self) -> None:
         self._topics.close()
-
-    def _create(self, partitions: int) -> None:
-        topic = self._options.topic
-        hint = (
-            f"ask an administrator to create it: kafka-topics.sh --create --topic {topic} --partitions {partitions}; "
-            "the app needs the rights Write and Describe for it"
-        )
-        if not self._topics.create(NewTopic(topic, partitions), "", hint):
-            _log.debug("another client created the topic at the same time", topic=topic)
 
     @override
     def refused(self, why: str) -> UsageError:

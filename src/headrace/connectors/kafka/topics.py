@@ -139,10 +139,7 @@ class Topics:
     # -- changes
 
     def create(self, new: NewTopic, what: str = "", hint: str | None = None) -> bool:
-        """Create a topic; return False if another client was faster. ``hint`` helps if this user may not.
-
-        ``what`` says in messages which topic this is. Brokers may know it a little later: see ``await_topic``.
-        """
+        """Create a topic, ``what`` in messages. False: another client was faster. ``hint``: if this user may not."""
         try:
             doing = f"creating topic {new.topic!r}{what}"
             self._answers(doing, self.client.raw.create_topics([new], request_timeout=self._answer_s))
@@ -463,11 +460,19 @@ class Groups:
         self._settings = settings.tuned({"socket.timeout.ms": call_ms, "session.timeout.ms": call_ms})
         self._thread = ThreadPoolExecutor(1, "kafka-groups")
         self._consumers: dict[str, KafkaClient[Consumer]] = {}  # of the thread
+        self._lock = threading.Lock()
+        self._waiting: dict[str, dict[tuple[str, int], Offset]] = {}
+        self._under_way: set[str] = set()
+        self._throttle = Throttle(_log)
 
-    def commit(self, group: str, positions: Mapping[tuple[str, int], Offset]) -> Future[None]:
-        """Commit positions of a group without members."""
-        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
-        return self._thread.submit(self._commit, group, places)
+    def report(self, group: str, topic: str, partition: int, position: Offset) -> None:
+        """Commit a position of a group without members soon: with the next commit, if one is under way."""
+        with self._lock:
+            self._waiting.setdefault(group, {})[topic, partition] = position
+            if group in self._under_way:
+                return
+            self._under_way.add(group)
+        self._send(group)
 
     def committed(self, group: str, topic: str, partitions: int) -> Future[dict[int, Offset]]:
         """Ask for the committed positions of a group by partition; those without one are left out."""
@@ -478,6 +483,22 @@ class Groups:
         """Disconnect after the calls that wait, and those that their answers bring. It may be used again."""
         self._thread.submit(lambda: None).result()
         self._thread.submit(self._disconnect).result()
+
+    def _send(self, group: str) -> None:
+        with self._lock:
+            positions = self._waiting.pop(group, None)
+            if positions is None:
+                self._under_way.discard(group)
+                return
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
+        self._thread.submit(self._commit, group, places).add_done_callback(lambda answer: self._sent(group, answer))
+
+    def _sent(self, group: str, answer: Future[None]) -> None:
+        try:
+            answer.result()
+        except HeadraceError as error:
+            self._throttle.warning("positions can't be reported to Kafka", group=group, error=error.message)
+        self._send(group)
 
     # -- in the thread
 

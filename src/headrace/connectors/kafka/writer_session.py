@@ -1,23 +1,15 @@
 """One writer's producer, and where its progress is kept: the actions of ``publishing``.
 
-producing
-    Records into a producer's queue, and out of it: what outputs with and without transactions share.
+Each record has headers that say which row it is, so that a reader who gets one twice can tell: ``headrace-writer``,
+``headrace-version``, and ``headrace-row``, its number among those of the version.
 
-    Each record has headers that say which row it is, so that a reader who gets one twice can tell: ``headrace-writer``,
-    ``headrace-version``, and ``headrace-row``, its number among those of the version.
+The progress topic has the newest version of each writer of an app, in one partition, compacted. A writer's record is
+part of the transaction that publishes the version, so there is one exactly if the rows are there. All are in partition
+0, even if partitions are added later, so that a record is always looked up where it was written. If the topic is
+deleted, the published versions are unknown.
 
-progress topic
-    The progress topic: for each writer of an app, the newest version that it has published. One partition, compacted.
-
-    A writer's record is part of the transaction that publishes the version, so there is one exactly if the rows are
-    there. The records of all writers are in partition 0, even if partitions are added later, so that a record is always
-    looked up where it was written. If the topic is deleted, the published versions are unknown.
-
-writer session
-    One writer's producer, and what the actions of ``publishing`` are in terms of Kafka's client.
-
-    A thread of the target uses it, one at a time; each call may block for as long as a transaction may take. Whatever
-    was begun when a producer is dropped, Kafka aborts: now, if it can be told, or when the transaction times out.
+A thread of the target uses a session, one at a time; each call may block for as long as a transaction may take.
+Whatever was begun when a producer is dropped, Kafka aborts: now, if it can be told, or when the transaction times out.
 """
 
 from __future__ import annotations
@@ -74,26 +66,20 @@ def producer_limits(record_bytes: int) -> dict[str, str | int | float]:
 
 
 class VersionSender:
-    """Sends versions to one topic. ``closing`` ends every wait."""
+    """Sends versions of a writer to one topic. ``closing`` ends every wait."""
 
-    def __init__(self, topic: str, closing: threading.Event) -> None:
-        self._topic = topic
+    def __init__(self, writer: str, limits: TopicLimits, closing: threading.Event) -> None:
+        self._writer = writer
+        self._limits = limits
+        self._topic = limits.topic
         self._closing = closing
         self._partitions = 0
 
-    def send(
-        self,
-        client: KafkaClient[Producer],
-        writer: str,
-        version: int,
-        pieces: Sequence[pl.DataFrame],
-        partitions: int,
-        end_s: float,
-    ) -> None:
+    def send(self, client: KafkaClient[Producer], version: int, pieces: Sequence[pl.DataFrame], end_s: float) -> None:
         """Queue the records of a version. Waits for room in the queue, but not after ``end_s``."""
-        row = 0
-        turn = zlib.crc32(f"{writer} {version}".encode())
-        own = [("headrace-writer", writer.encode()), ("headrace-version", b"%d" % version)]
+        row, partitions = 0, self._limits.partitions
+        turn = zlib.crc32(f"{self._writer} {version}".encode())
+        own = [("headrace-writer", self._writer.encode()), ("headrace-version", b"%d" % version)]
         with client.translating(f"writing to topic {self._topic!r}"):
             if self._partitions not in (0, partitions):  # the client would refuse those that it doesn't know yet
                 client.raw.list_topics(self._topic, ANSWER_S)
@@ -215,11 +201,7 @@ class ProgressTopic:
             return True
 
     def read(self, writer: str) -> Progress | None:
-        """Return what the topic says of a writer now; None if open transactions of others may hide something of it.
-
-        Reads committed records up to the high watermark, which counts the records of open transactions, too. A reader
-        of committed records gets to an end before it, where the oldest open transaction begins.
-        """
+        """What the topic says of a writer; None if others' open transactions may hide it (see ``publishing``)."""
         high = self._topics.upcoming(self.name, [PARTITION])[PARTITION]
         low = self._topics.oldest(self.name, [PARTITION])[PARTITION]
         if low >= high:
@@ -301,11 +283,11 @@ class WriterSession:
         closing: threading.Event,
     ) -> None:
         self._settings = settings
-        self._writer = writer
-        self._limits = limits
-        self._progress = progress
+        self.writer = writer
+        self.limits = limits
+        self.progress = progress
         self._closing = closing
-        self._sender = VersionSender(limits.topic, closing)
+        self._sender = VersionSender(writer, limits, closing)
         self._client: KafkaClient[Producer] | None = None
         self._timeout_s = 0.0
         self._began_s: float | None = None
@@ -324,23 +306,23 @@ class WriterSession:
     def open(self, timeout_ms: int) -> None:
         """Take the transactional id over, for transactions that take no longer than ``timeout_ms``."""
         self.drop()
-        self._limits.look()
+        self.limits.look()
         client = open_producer(
             self._settings,
-            transactional_id(self._writer),
+            transactional_id(self.writer),
             self._heard,
             transaction_timeout_ms=timeout_ms,
-            **producer_limits(self._limits.record_bytes),
+            **producer_limits(self.limits.record_bytes),
         )
         self._timeout_s = timeout_ms / 1000
-        doing = f"taking over the transactional id {transactional_id(self._writer)!r}"
+        doing = f"taking over the transactional id {transactional_id(self.writer)!r}"
         try:
             self._patiently(client, doing, client.raw.init_transactions, time.monotonic() + OPEN_S)
         except InfrastructureError as error:
             if not error.retry:
                 error.hint = (
                     f"the app's user needs the rights to Describe and Write for the transactional ids of the app: "
-                    f"kafka-acls.sh --add --transactional-id headrace.{self._writer.partition('/')[0]}/ "
+                    f"kafka-acls.sh --add --transactional-id headrace.{self.writer.partition('/')[0]}/ "
                     "--resource-pattern-type prefixed --operation All --allow-principal User:...; without them: "
                     "hr.io.kafka(..., transactions=False), which may write rows twice"
                 )
@@ -349,26 +331,27 @@ class WriterSession:
 
     def find(self, *, create: bool) -> Progress | None:
         """What the progress topic says of the writer; None if it is hidden. The topic is created only if asked for."""
-        if not self._progress.ensure(create=create):
+        if not self.progress.ensure(create=create):
             return Progress()
-        return self._progress.read(self._writer)
+        return self.progress.read(self.writer)
 
     def send(self, progress: Progress, pieces: Sequence[pl.DataFrame]) -> None:
         """Begin a transaction, send the records and then the progress, and wait until Kafka has them."""
         client = self._opened()
-        self._limits.look()
+        self.limits.look()
         self._began_s = time.monotonic()
         self._undelivered = None
         end_s = self._began_s + self._timeout_s
         with client.translating("beginning a transaction"):
             client.raw.begin_transaction()
         try:
-            self._sender.send(client, self._writer, progress.version, pieces, self._limits.partitions, end_s)
-            with client.translating(f"writing to topic {self._progress.name!r}"):
+            self._sender.send(client, progress.version, pieces, end_s)
+            with client.translating(f"writing to topic {self.progress.name!r}"):
                 value = encode_progress(progress)
-                client.raw.produce(self._progress.name, value, self._writer.encode(), PARTITION)
+                client.raw.produce(self.progress.name, value, self.writer.encode(), PARTITION)
             self._sender.flush(client, end_s)
-            self._raise_undelivered(client)
+            if self._undelivered is not None:  # the client's own calls only say that a record was refused
+                raise client.problem(self._undelivered, f"writing to topic {self.limits.topic!r}")
         except HeadraceError as error:
             raise self._explained(client, error) from error
 
@@ -391,35 +374,26 @@ class WriterSession:
                 with client.translating("aborting a transaction"):
                     client.raw.abort_transaction(ABORT_S)
             except HeadraceError as error:
-                _log.debug("a transaction is left for Kafka to abort", writer=self._writer, why=error.message)
+                _log.debug("a transaction is left for Kafka to abort", writer=self.writer, why=error.message)
 
     def _heard(self, error: KafkaError) -> None:
         # When a record is refused, the records after it are purged, which may be reported first.
         if self._undelivered is None or self._undelivered.name().startswith("_PURGE"):
             self._undelivered = error
 
-    def _raise_undelivered(self, client: KafkaClient[Producer]) -> None:
-        """Raise if a record was refused: the client's own calls say only that there was one."""
-        if self._undelivered is not None:
-            raise client.problem(self._undelivered, f"writing to topic {self._limits.topic!r}")
-
     def _explained(self, client: KafkaClient[Producer], error: HeadraceError) -> HeadraceError:
-        """Return why the transaction has failed, if librdkafka knows more than what was raised.
-
-        If a broker refuses the transaction, librdkafka purges the waiting records without a reason. The next invalid
-        call then raises that reason instead of its own.
-        """
+        """The reason of a refusal: librdkafka purges records without one, and the next invalid call raises it."""
         if error.retry:
             try:
                 client.raw.begin_transaction()
             except KafkaException as reason:
                 if reason.args[0].code() != KafkaError._STATE:
-                    error = client.problem(reason.args[0], f"writing to topic {self._limits.topic!r}")
+                    error = client.problem(reason.args[0], f"writing to topic {self.limits.topic!r}")
         if "AUTHORIZATION_FAILED" in error.message:
             error.hint = (
-                f"the app's user needs these rights: kafka-acls.sh --add --topic {self._limits.topic} --operation "
+                f"the app's user needs these rights: kafka-acls.sh --add --topic {self.limits.topic} --operation "
                 "Write --operation Describe --allow-principal User:...; and for "
-                f"--topic {self._progress.name} the same and --operation Read"
+                f"--topic {self.progress.name} the same and --operation Read"
             )
         return error
 
@@ -441,5 +415,5 @@ class WriterSession:
 
     def _opened(self) -> KafkaClient[Producer]:
         if self._client is None:
-            raise UnavailableError(f"{self._writer} has no open producer")
+            raise UnavailableError(f"{self.writer} has no open producer")
         return self._client

@@ -83,10 +83,7 @@ _NOT_ANSWERED = (
 
 
 def client_of(service: str, access: Access, *, connect_s: float, answer_s: float, connections: int = 10) -> Any:
-    """A new client. The times are for an ``access`` that says none.
-
-    Raises ``ValueError``, one of ``FAILURES``, or ``InfrastructureError``.
-    """
+    """A new client, with these times if ``access`` says none. Raises ``ValueError`` and ``FAILURES``, too."""
     proxy = _proxy(access.proxy)
     config = Config(
         connect_timeout=connect_s if access.connect_timeout_ms is None else access.connect_timeout_ms / 1000,

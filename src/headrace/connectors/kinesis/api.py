@@ -200,10 +200,7 @@ class IteratorExpired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard: the hashes of keys that it covers (``first`` to ``last``), and its parent shards.
-
-    ``closed``: it takes no more records. Parents that were trimmed may be named though they are listed no more.
-    """
+    """A shard, its range of hashes, and its parents, which may be listed no more. ``closed``: it takes no records."""
 
     id: str
     first: int
@@ -279,11 +276,9 @@ class KinesisApi(Protocol):
 
     def describe(self) -> StreamSummary:
         """Raises ``StreamNotFoundError``."""
-        ...
 
     def shards(self) -> list[Shard]:
         """All shards that Kinesis still lists, closed ones too. The only call of several pages."""
-        ...
 
     def iterator(self, shard: str, position: Position) -> str:
         """An iterator that begins at a position of the shard.
@@ -292,14 +287,9 @@ class KinesisApi(Protocol):
         Where these were trimmed, Kinesis says nothing: the iterator begins with the oldest record that is left. A
         moment in the future means now. Raises ``TrimmedOffsetError`` if the number isn't one of this shard's.
         """
-        ...
 
     def records(self, iterator: str, limit: int) -> Page:
-        """Up to ``limit`` records. Raises ``IteratorExpired``.
-
-        A page may be empty though there are more records: only ``behind_ms`` says so.
-        """
-        ...
+        """Up to ``limit`` records. A page may be empty though there are more: only ``behind_ms`` says so."""
 
     def put(self, records: Sequence[Put]) -> list[PutResult]:
         """Write some records; return one result for each, in order. Some may fail while others are written.
@@ -307,11 +297,9 @@ class KinesisApi(Protocol):
         After ``UnavailableError`` all, some or none of them may have been written. Raises ``UsageError`` if there are
         more records or bytes than Kinesis takes at once.
         """
-        ...
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
 
 
 # -- options -----------------------------------------------------------------------------------------
@@ -467,11 +455,7 @@ class ShardTree:
 
 
 def ended_before(shards: Iterable[Shard], *, latest: bool) -> frozenset[str]:
-    """The shards that ended before an app that sees this list first, and starts then: it has no use for them.
-
-    These are parents that are listed no more, and with ``latest`` all that are closed. Without it, the app reads what
-    is left of those.
-    """
+    """Shards of no use to an app that starts now: parents that are listed no more; if ``latest``, all closed ones."""
     tree = ShardTree(shards)
     trimmed = {parent for id_ in tree.ids for parent in tree.parents(id_) if parent not in tree}
     return frozenset(trimmed | {id_ for id_ in tree.ids if latest and not tree.is_open(id_)})
@@ -492,10 +476,7 @@ class Expiry:
         self._begun = position.sequence is not None or position.tip_ms is not None
 
     def whole(self, now_ms: int, kept_h: Callable[[], int]) -> bool:
-        """Whether what follows is all there, even if the record at the position is gone.
-
-        ``kept_h`` returns for how many hours the stream keeps records now; it is called only if that matters.
-        """
+        """Whether what follows is all there, even if the record at the position is gone."""
         if self.read_ms is None:
             return not self._begun
         age_ms = now_ms - self.read_ms

@@ -110,7 +110,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         self._release(reading)
         reading.slot = Slot(shards, reading.moment)
         self._fetch(reading)
-        return self._news(reading)
+        return self._rows(reading)
 
     @override
     def direct(self, ssp: SSP, orders: SlotOrders) -> None:
@@ -157,7 +157,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     def _hand_out(self, reading: _SlotReading, max_bytes: int) -> Iterator[Rows]:
         slot = reading.slot
         if slot.changed:
-            yield self._news(reading)
+            yield self._rows(reading)
         for feed, records in self._taken(reading, max_bytes):
             if records is not None:
                 decoded = self._decoded(feed.shard, records) if records.data else Decoded(pl.DataFrame())
@@ -169,7 +169,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
             if feed.finished:
                 slot.finished(feed.shard)
                 self._fetching.end(reading.feeds.pop(feed.shard))
-                yield self._news(reading, feed.shard)
+                yield self._rows(reading, shard=feed.shard)
 
     def _taken(self, reading: _SlotReading, max_bytes: int) -> list[tuple[Feed, Fetched | None]]:
         """What is handed out of each feed: a fair share of ``max_bytes``. The first in turn is the last next time."""
@@ -192,9 +192,6 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         for feed, _ in taken:
             reading.feeds[feed.shard] = reading.feeds.pop(feed.shard)
         return taken
-
-    def _news(self, reading: _SlotReading, shard: str = "") -> Rows:
-        return self._rows(reading, pl.DataFrame(), shard=shard)
 
     def _decoded(self, shard: str, records: Fetched) -> Decoded | None:
         try:
@@ -219,13 +216,15 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
     def _rows(
         self,
         reading: _SlotReading,
-        frame: pl.DataFrame,
+        frame: pl.DataFrame | None = None,
         bad: Sequence[BadRecord] = (),
         place: str = "",
         shard: str = "",
         unread: Sequence[Unread] = (),
     ) -> Rows:
+        """Rows with the positions of the shards; these alone if there is no frame."""
         first, slot = reading.position, reading.slot
+        frame = pl.DataFrame() if frame is None else frame
         reading.position += frame.height + len(bad)
         shards, holding = slot.said(), slot.holding
         return Rows(reading.ssp, frame, first, reading.position, bad, place, shard, shards, holding, unread=unread)

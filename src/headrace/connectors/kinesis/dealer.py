@@ -25,10 +25,7 @@ _log = logger(__name__)
 
 
 class ShardListing:
-    """The list of a stream's shards, no older than it needs to be. If Kinesis can't give a new one, the old one stays.
-
-    That does no harm: the dealing takes any list for one that may be out of date.
-    """
+    """The list of a stream's shards. An old one does no harm: the dealing expects that of any list."""
 
     def __init__(self, api: KinesisApi, stream: str, clock: Clock) -> None:
         self._api = api
@@ -43,7 +40,8 @@ class ShardListing:
         """The shards. ``ended`` are those read to their end. Raises only if no list is available."""
         now_ms = self._clock.monotonic_ms()
         if self._shards is not None:
-            hurried = self._hurried(self._shards, ended)
+            parents = {parent for shard in self._shards for parent in shard.parents}
+            hurried = {shard for shard in ended - parents if self._hurries.get(shard, 0) < HURRIES_MAX}
             if now_ms < self._asked_ms + (HURRY_MS if hurried else LIST_MS):
                 return self._shards
             self._hurries = {shard: self._hurries.get(shard, 0) + 1 for shard in hurried} | {
@@ -66,10 +64,6 @@ class ShardListing:
             shards = self._shards
         self._shards, self._asked_ms = shards, now_ms
         return shards
-
-    def _hurried(self, listed: Sequence[Shard], ended: set[str]) -> set[str]:
-        parents = {parent for shard in listed for parent in shard.parents}
-        return {shard for shard in ended - parents if self._hurries.get(shard, 0) < HURRIES_MAX}
 
 
 class KinesisDealer(Dealer):

@@ -168,10 +168,7 @@ class Moves:
         return shard in self._moves and self._moves[shard].taker == slot
 
     def balance(self, holdings: Holdings, tree: ShardTree, load: list[int], give: Give, now_ms: int) -> None:
-        """Begin moves until no slot has two shards more than another one, as far as slots and shards are free to.
-
-        ``load`` is how many shards each slot will have without any move.
-        """
+        """Begin moves until no slot has two shards more than another. ``load``: how many each has without any move."""
         busy = {slot for move in self._moves.values() for slot in (move.giver, move.taker)}
         for shard in holdings:
             for slot, state in holdings.leaving(shard):
@@ -228,21 +225,24 @@ class Arrivals:
     def __init__(self) -> None:
         self._versions: dict[tuple[str, int], int] = {}
 
-    def look(self, holdings: Holdings) -> None:
-        """Note what has arrived, and forget what its giver has dropped."""
+    def hand_over(self, holdings: Holdings, orders: _Orders, jumping: Collection[str]) -> None:
+        """Have released shards read by their next slots, and then dropped. Those that jump have to do that first."""
         now: dict[tuple[str, int], int] = {}
         for shard in holdings:
             for giver in holdings.slots(shard, Phase.RELEASED):
                 state = holdings.state(shard, giver)
                 assert state is not None and state.to is not None
-                if holdings.arrived(shard, state):
+                arrived = holdings.arrived(shard, state)
+                if arrived:
                     version = holdings.reports[state.to].version
                     now[shard, giver] = self._versions.get((shard, giver), version)
+                if shard in jumping:
+                    continue
+                if not arrived:
+                    orders.give(state.to, shard, read_from(state.position))
+                elif holdings.reports[giver].version >= now[shard, giver]:
+                    orders.give(giver, shard, FORGET)
         self._versions = now
-
-    def known_after(self, holdings: Holdings, shard: str, giver: int) -> bool:
-        """Whether readers process what the giver sends from now on after they have learned of the arrival."""
-        return holdings.reports[giver].version >= self._versions[shard, giver]
 
 
 def _possible(holdings: Holdings, shard: str, move: Move) -> bool:
@@ -368,11 +368,7 @@ class Dealing:
         return bool(self._jumps)
 
     def deal(self, shards: Sequence[Shard], slots: Sequence[SlotReport | None], now_ms: int) -> list[SlotOrders | None]:
-        """The orders for each slot. ``shards`` are all that are listed, ``now_ms`` is a clock for pauses.
-
-        Nothing is said before every slot has reported, and a slot that gets no orders isn't told so while the list is
-        out of date.
-        """
+        """The orders for each slot; None before all slots have reported, and for one without any if the list is old."""
         self._reports = [_later(before, now) for before, now in zip(self._reports, slots, strict=True)]
         reports = [report for report in self._reports if report is not None]
         if len(reports) < len(self._reports):
@@ -382,8 +378,11 @@ class Dealing:
         orders = _Orders(len(reports))
         self._jumps = {shard: jump for shard, jump in self._jumps.items() if holdings.furthest(shard) == jump.seen}
         for shard, jump in self._jumps.items():
-            _jump(holdings, shard, jump.to, orders)
-        _hand_over(holdings, self._arrivals, orders, self._jumps)
+            order = END if jump.to.phase is Phase.DONE else skip_to(jump.to.position)
+            leaving = [slot for slot, _ in holdings.leaving(shard)]
+            for slot in [*holdings.slots(shard, Phase.READING), *leaving]:
+                orders.give_first(slot, shard, order)
+        self._arrivals.hand_over(holdings, orders, self._jumps)
         self._moves.go_on(holdings, orders.give, now_ms)
         if not stale:
             beginnings = Beginnings(tree, holdings, self._start, self._known)
@@ -437,33 +436,6 @@ def _later(before: SlotReport | None, now: SlotReport | None) -> SlotReport | No
     if now is None or (before is not None and before.generation > now.generation):
         return before
     return now
-
-
-def _jump(holdings: Holdings, shard: str, to: ShardState, orders: _Orders) -> None:
-    order = END if to.phase is Phase.DONE else skip_to(to.position)
-    for slot in holdings.slots(shard, Phase.READING):
-        orders.give_first(slot, shard, order)
-    for slot, _ in holdings.leaving(shard):
-        orders.give_first(slot, shard, order)
-
-
-def _hand_over(holdings: Holdings, arrivals: Arrivals, orders: _Orders, jumping: Collection[str]) -> None:
-    """Order each released shard to be read by its next slot, and to be dropped by the last one once that slot holds it.
-
-    Those that jump are handed over when they have done so.
-    """
-    arrivals.look(holdings)
-    for shard in holdings:
-        if shard in jumping:
-            continue
-        for slot in holdings.slots(shard, Phase.RELEASED):
-            state = holdings.state(shard, slot)
-            assert state is not None and state.to is not None
-            if holdings.arrived(shard, state):
-                if arrivals.known_after(holdings, shard, slot):
-                    orders.give(slot, shard, FORGET)
-            else:
-                orders.give(state.to, shard, read_from(state.position))
 
 
 def _forget_ended(holdings: Holdings, beginnings: Beginnings, orders: _Orders) -> None:

@@ -26,10 +26,7 @@ _RIGHTS = "DescribeTable, CreateTable, Scan, GetItem, UpdateItem and DeleteItem"
 
 
 class DynamoLeaseTable(LeaseTable):
-    """One table.
-
-    A table that it creates is billed by request. It gets no index of owners: KCL 3 adds that by itself.
-    """
+    """One table. If it is created, it is billed by request, and KCL 3 adds the index of owners by itself."""
 
     def __init__(self, name: str, access: Access, wait: Callable[[float], bool]) -> None:
         self.name = name

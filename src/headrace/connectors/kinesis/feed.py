@@ -52,11 +52,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a shard is read. Kinesis allows 5 reads and 2 MB a second, of all readers of a shard together.
-
-    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``. A call returns up to
-    ``records``.
-    """
+    """How often a shard is read: all its readers together get 5 reads and 2 MB a second. At its end, pauses grow."""
 
     busy_ms: float = POLL_MS
     idle_ms: float = 1000
@@ -67,10 +63,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Room:
-    """How much may be fetched before it is handed out. A feed that is full goes on when it has been emptied.
-
-    One page more may have been asked for already, which can be 10 MB; as a rule it isn't, as little is asked for then.
-    """
+    """How much may be fetched before it is handed out, apart from one page more, which can be 10 MB."""
 
     bytes: int = 64 << 20
     feed_bytes_max: int = 4 << 20
@@ -102,10 +95,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one fetch: records, transient trouble (``again``), an end, or an error.
-
-    ``checked``: whether there is a gap before the records is decided. ``read_ms``: what arrived before was all read.
-    """
+    """The outcome of a fetch. ``checked``: it was decided whether there is a gap. ``read_ms``: all before was read."""
 
     fetched: Fetched | None = None
     iterator: str | None = None
@@ -201,7 +191,10 @@ class Feed:
         if not whole:
             self._checking, self._iterator = True, None
         if self._iterator is None:
-            self._iterator = api.iterator(self.shard, self._where())
+            at = self._position
+            if self._checking and at.sequence is not None and at.sub is None:
+                at = Position(at.sequence, 0)  # with the record there, which is to show whether there is a gap
+            self._iterator = api.iterator(self.shard, at)
         room = self._room.feed_bytes - self.buffer.bytes
         page = api.records(self._iterator, min(self._pace.records, max(100, int(room / self._mean_bytes))))
         ended = page.iterator is None
@@ -235,11 +228,6 @@ class Feed:
         if self._range is None and (listed := self._listed(api)) is not None:
             self._range = listed.first, listed.last
         return self._range or (0, HASH_END - 1)
-
-    def _where(self) -> Position:
-        """Where the iterator begins: with the record at the position if that is to show whether there is a gap."""
-        at = self._position
-        return Position(at.sequence, 0) if self._checking and at.sequence is not None and at.sub is None else at
 
     def _why(self) -> str:
         gone = "the shard was empty" if self._position.sequence is None else "the record there has expired"
@@ -355,10 +343,7 @@ def _nothing(end: Position) -> Fetched:
 
 # -- fetching ----------------------------------------------------------------------------------------
 class Fetching:
-    """Fetches the shards of one stream into feeds, when it is asked, as simulations and tests need it.
-
-    One thread uses it; time is the clock's.
-    """
+    """Fetches a stream's shards into feeds, on the thread that looks, by the clock: for simulations and tests."""
 
     def __init__(
         self,
@@ -500,10 +485,7 @@ class FetchingByThreads(Fetching):
                     self._resting.add(feed)
 
     def _next(self) -> Feed | None:
-        """Wait for a feed that is due; None when everything is closed.
-
-        Of the threads that wait, one wakes up when the next feed is due, and the others when there is more to do.
-        """
+        """Wait for a feed that is due: one thread does by the clock, the others until there is more to do."""
         with self._lock:
             while not self._closed:
                 due_ms = self._queue[0][0] if self._queue else inf

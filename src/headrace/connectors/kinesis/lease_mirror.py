@@ -75,13 +75,11 @@ class LeaseMirror:
     def open(
         cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float = FAILOVER_MS
     ) -> Self:
-        """Create the table if it doesn't exist, or take over its leases.
+        """Create the table if it doesn't exist, or take over its leases; if this fails, close it.
 
-        ``app`` is part of the owners' names: it tells this app from every other one, and is the same in all its runs.
-        If the rows have other owners, wait until it is certain that they have stopped. ``wait`` waits for seconds, and
-        says whether the app stops meanwhile, as an event's ``wait`` does. ``failover_ms`` is how long a living owner is
-        silent at most. The mirror closes the table, also if this fails. Raises ``LeaseHeldError`` if an owner is alive,
-        and what the table raises.
+        If the rows have owners of other apps than ``app``, wait until they have been silent for ``failover_ms``, or
+        raise ``LeaseHeldError``. ``wait`` waits for seconds, and says whether the app stops meanwhile, as an event's
+        does.
         """
         try:
             rows = _free_rows(table, app, clock, wait, failover_ms)
@@ -99,10 +97,7 @@ class LeaseMirror:
         return ahead(standing, others(self._found, self._wanted.app), {lease.shard for lease in self._found}, tree)
 
     def follow(self, slots: Sequence[SlotReport | None], listed: Sequence[Shard]) -> None:
-        """Write what the commits have changed, and renew what is due. Called several times a second.
-
-        Raises ``LeaseHeldError`` only. What can't be written now is written later.
-        """
+        """Write what the commits have changed and what is due, or else later. Raises ``LeaseHeldError`` only."""
         self._wanted = followed(self._wanted.app, slots, listed, self._wanted.renew_ms)
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._resume_ms:
@@ -187,7 +182,10 @@ def _free_rows(
     began_ms = clock.monotonic_ms()
     nothing = Followed(app, {}, {}, complete=False)
     while strangers := [row.lease for row in rows.values() if _may_be_held(nothing, row.lease)]:
-        _refuse_living(table.name, strangers, first)
+        for lease in strangers:
+            before = first.get(lease.shard)
+            if before is None or _signs_of_life(before.lease) != _signs_of_life(lease):
+                raise _held(table.name, lease.shard, lease.holder or "?")
         left_ms = began_ms + failover_ms - clock.monotonic_ms()
         if left_ms < 0:
             _log.info("taking over abandoned leases", table=table.name, leases=len(strangers))
@@ -206,13 +204,6 @@ def _may_be_held(app: Followed, lease: Lease) -> bool:
     # A finished lease keeps its owner, and means nothing.
     owners = [owner for owner in (lease.owner, lease.checkpoint_owner) if owner is not None]
     return not lease.checkpoint.finished and any(not app.ours(owner) for owner in owners)
-
-
-def _refuse_living(table: str, strangers: Iterable[Lease], before: Mapping[str, Row]) -> None:
-    for lease in strangers:
-        first = before.get(lease.shard)
-        if first is None or _signs_of_life(first.lease) != _signs_of_life(lease):
-            raise _held(table, lease.shard, lease.holder or "?")
 
 
 def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:

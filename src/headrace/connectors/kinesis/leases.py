@@ -130,10 +130,7 @@ def checkpoint_of(state: ShardState) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One row: the owner of a shard and its position. ``counter`` moves with each sign of life.
-
-    While a lease is handed over in KCL 3, ``owner`` is already the next one, and ``checkpoint_owner`` still has it.
-    """
+    """A shard's row. While KCL 3 hands it over, ``owner`` is the next one, and ``checkpoint_owner`` still has it."""
 
     shard: str
     checkpoint: Checkpoint
@@ -145,10 +142,6 @@ class Lease:
     hashes: tuple[int, int] | None = None
     checkpoint_owner: str | None = None
     mark: str | None = None
-
-    def is_marked(self, app: str) -> bool:
-        """Whether it was this app that wrote the checkpoint."""
-        return self.mark == mark_of(self.checkpoint, f"{app}/")
 
     @property
     def holder(self) -> str | None:
@@ -226,10 +219,7 @@ def parse_lease(item: Item) -> Lease | None:
 
 
 def takeover(leases: Iterable[Lease], start: Position) -> dict[str, ShardState]:
-    """Where each shard is after the application that wrote these rows: for the first start of an app in its place.
-
-    ``start`` is where the app begins, and so where it begins in shards that KCL would read from LATEST or a moment.
-    """
+    """Where each shard is for an app that goes on after the one that wrote the rows. ``start`` is for unread ones."""
     return {
         lease.shard: DONE if lease.checkpoint.finished else reading(lease.checkpoint.position(start))
         for lease in leases
@@ -320,19 +310,15 @@ class LeaseTable(Protocol):
 
     def ensure(self) -> None:
         """Create the table unless it exists; return when it can be used."""
-        ...
 
     def leases(self) -> list[Lease]:
         """All leases. What else KCL keeps in the table is left out."""
-        ...
 
     def write(self, write: Write) -> Written:
         """Make a change if its conditions hold, and say whether they did."""
-        ...
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
 
 
 def create(lease: Lease) -> Write:
@@ -531,10 +517,7 @@ def _left(
 
 
 def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children: tuple[str, ...]) -> bool:
-    """Whether a finished lease is no longer needed: all children have begun, and its parents' leases are gone.
-
-    While a row stays, it keeps KCL from reading the shard again.
-    """
+    """Whether KCL needs the row of a finished shard no more, which keeps it from reading that again."""
     after = {*lease.children, *children}
     if any(parent in rows for parent in lease.parents) or not after:
         return False
@@ -553,17 +536,14 @@ def others(leases: Collection[Lease], app: str) -> dict[str, ShardState]:
     return {
         lease.shard: DONE if lease.checkpoint.finished else reading(lease.checkpoint.position(OLDEST))
         for lease in leases
-        if lease.checkpoint.begun and not lease.is_marked(app)
+        if lease.checkpoint.begun and lease.mark != mark_of(lease.checkpoint, f"{app}/")
     }
 
 
 def ahead(
     standing: Mapping[str, ShardState], read: Mapping[str, ShardState], rows: Collection[str], tree: ShardTree
 ) -> dict[str, ShardState]:
-    """How far others have read where that is further than the app: ``standing`` is where it stands.
-
-    ``read`` is what others have read, and ``rows`` are the shards that have a row.
-    """
+    """How far others have ``read`` where that is further than the app is ``standing``. ``rows``: shards with a row."""
     passed = tree.ancestors(read.keys()) - set(rows)
     further = {}
     for shard, theirs in {**read, **dict.fromkeys(passed, DONE)}.items():

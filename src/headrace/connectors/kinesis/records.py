@@ -241,10 +241,7 @@ def _bytes(value: int | bytes | None) -> bytes:
 def unpacked(
     records: Sequence[KinesisRecord], after: Position, hashes: Callable[[], tuple[int, int]]
 ) -> tuple[Fetched, int]:
-    """The user records after a position, and how many were left out, since they belong to other shards.
-
-    ``hashes`` says which the first and the last hash of the shard are. Only aggregates make it necessary.
-    """
+    """The user records after a position, and how many were left out as they belong to shards with other ``hashes``."""
     records = _following(records, after)
     end = Position(records[-1].sequence) if records else after
     if MAGIC in {record.data[:4] for record in records}:

@@ -104,10 +104,7 @@ class Slot:
     """One slot. ``changed``: there is something to say even if no row follows."""
 
     def __init__(self, shards: Shards, moment: Position | None = None) -> None:
-        """Go on with these shards; with a ``moment``, from there, those that are done as well.
-
-        A slot that has none begins at the moment with those that it is given, if no slot has read them.
-        """
+        """Go on with these shards; with a ``moment`` from there, and with what comes that no slot has read."""
         self._start = None if shards else moment
         self._moved = moment is not None
         self._states = {shard: parse_state(text) for shard, text in shards.items()}

@@ -57,10 +57,7 @@ FORMAT = 1
 
 
 class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The contents. Times are milliseconds since the epoch: Amazon's of the creation, the driver's of the first run.
-
-    ``known`` is what is known of shards without any commit of the app (see ``dealing``).
-    """
+    """What the app remembers. ``first_seen_ms`` is by the driver's clock, ``known`` for ``Dealing``."""
 
     format: int = FORMAT
     stream: str
@@ -104,11 +101,7 @@ def write_memo(path: Path, memo: Memo) -> Memo:
 def begin_run(
     options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
 ) -> Memo:
-    """The memo, which the first run writes. Raises if it is about another stream, or has other slots.
-
-    With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
-    certain that the table is no longer used.
-    """
+    """The memo, which the first run writes, after it has taken a lease table over. Raises if it doesn't fit."""
     memo, found = known_memo(options), api.describe()
     if memo is None:
         memo = write_memo(options.memo_path(), _first(options, api, found, now_ms, open_leases))
@@ -215,7 +208,6 @@ class KinesisAdmin(UnwatchedAdmin):
         ``partitions`` say nothing about a stream that is written: shards come and go. Of ``columns`` only the one with
         the partition keys matters: raises ``DeclarationError`` unless it has it.
         """
-        del partitions
         if columns is not None:
             check_key(self._options.key, columns, self._name)
         try:
@@ -248,10 +240,15 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
+        slots = self.require(stream).partitions
+        return [Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)] * slots
+
+    def require(self, stream: str) -> StreamInfo:
+        """As ``describe``. Raises ``StreamNotFoundError``."""
         info = self.describe(stream)
         if info is None:
             raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")
-        return [Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)] * info.partitions
+        return info
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
@@ -320,9 +317,7 @@ class KinesisSystem(SlottedSystem):
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> KinesisConsumer:
         """Records that can't be read as ``columns`` are bad, so there is nothing more to be had of them ``whole``."""
         stream, about = self.options.stream, self.options.record_columns
-        info = self.admin().describe(stream)
-        if info is None:
-            raise StreamNotFoundError(f"there is no Kinesis stream {stream!r}", hint="check its name and its region")
+        info = self.admin().require(stream)
         format = open_format(self.options.format)
         wanted = format.columns() or {} if columns is None else columns
         contents = {name: dtype for name, dtype in wanted.items() if name not in about}

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import chain
 from typing import cast
 
 import polars as pl
@@ -196,7 +197,8 @@ class KinesisTarget(Target):
                 return LOOK_MS
             under_way = None
         if under_way is None:
-            under_way = self._under_way[writer] = _Version(version, Sending(_puts(rows)))
+            puts = chain.from_iterable(map(Put, piece["key"], piece["data"]) for piece in rows)
+            under_way = self._under_way[writer] = _Version(version, Sending(puts))
         end_ms = self._clock.monotonic_ms() + TURN_MS
         under_way.start(self._threads, self._api)
         while under_way.take_in() and self._clock.monotonic_ms() < end_ms:
@@ -280,8 +282,3 @@ def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) 
             f"the Kinesis stream {stream!r} can't take its keys from the column {key!r} of type {columns[key]}",
             hint="partition keys are text: cast the column to pl.String first",
         )
-
-
-def _puts(rows: Sequence[pl.DataFrame]) -> Iterator[Put]:
-    for piece in rows:
-        yield from map(Put, piece["key"], piece["data"])

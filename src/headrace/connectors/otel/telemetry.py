@@ -1,26 +1,12 @@
-"""What OpenTelemetry gets of a run, and the thread that sends it. It never holds the app up.
+"""What OpenTelemetry gets of a run, in which words, and the thread that sends it. It never holds the app up.
 
-settings
-    What OpenTelemetry's environment variables ask for. Pure.
+Where the collector is, headers, certificates, compression, timeouts and attributes of the resource are read from the
+environment by OpenTelemetry itself.
 
-    Where the collector is, headers, certificates, compression, timeouts and attributes of the resource are read by
-    OpenTelemetry itself.
-
-version book
-    Which tasks have committed which version, from their heartbeats: a trace for each version. Bounded, and pure.
-
-    A version is over when nothing new of it was heard for a while: not all tasks commit all versions, and parts of a
-    commit come after it. Heartbeats repeat the latest commits of a task.
-
-telemetry
-    What the coordinator gives OpenTelemetry, and the thread that sends it. It never holds the app up.
-
-    Heartbeats are noted on the threads that bring them, which takes microseconds. One thread sends, and may wait for
-    the collector; meanwhile what is noted is bounded, and older versions are dropped and counted. At the end of the app
-    it has a few seconds for the last numbers.
-
-names
-    What metrics are called in OpenTelemetry: dots between namespaces, no suffixes, and units in UCUM's words. Pure.
+Heartbeats, which repeat the latest commits of a task, are noted on the threads that bring them, which takes
+microseconds. A version is over when nothing new of it was heard for a while: not all tasks commit all versions, and
+parts of a commit come after it. One thread sends, and may wait for the collector; meanwhile what is noted is bounded,
+and older versions are dropped and counted. At the end of the app it has a few seconds for the last numbers.
 """
 
 from __future__ import annotations
@@ -189,6 +175,7 @@ class Telemetry:
 
     def __init__(self, wanted: Asked, clock: Clock | None = None) -> None:
         self.wanted = wanted
+        self.traced = wanted.traces  # whether heartbeats have to say what tasks have committed
         self._clock = clock or WallClock()
         self._lock = threading.Lock()
         self._book = VersionBook()
@@ -197,11 +184,6 @@ class Telemetry:
         self._failed = {"metrics": 0, "traces": 0}
         self._lost = 0
         self.away = False  # the collector didn't take what was sent last
-
-    @property
-    def traced(self) -> bool:
-        """Whether heartbeats have to say what tasks have committed."""
-        return self.wanted.traces
 
     def hear(self, heartbeat: Heartbeat) -> None:
         """Note what a container says of its tasks' commits."""
@@ -280,7 +262,7 @@ class TelemetryThread(WorkerThread):
         if wanted.metrics:
             jobs.append((wanted.metrics_every_ms / 1000, self._send_metrics))
         if wanted.traces:
-            jobs.append((wanted.traces_every_ms / 1000, self._send_traces))
+            jobs.append((wanted.traces_every_ms / 1000, partial(self._telemetry.send_traces, self._collector)))
         due = [time.monotonic() + every_s for every_s, _ in jobs]
         while not self.closing.wait(max(0.0, min(due) - time.monotonic())):
             number = due.index(min(due))
@@ -295,15 +277,11 @@ class TelemetryThread(WorkerThread):
     def _send_metrics(self) -> None:
         self._telemetry.send_metrics(self._collector, self._status())
 
-    def _send_traces(self) -> None:
-        self._telemetry.send_traces(self._collector)
-
 
 class TelemetryWatcher(Watcher):
     """OpenTelemetry as the coordinator has it: only if the environment asks for it."""
 
     def __init__(self, plan: Plan, token: str) -> None:
-        del plan, token
         self.hearer = self._telemetry = telemetry_asked_for()
 
     @override

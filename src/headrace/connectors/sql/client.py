@@ -1,18 +1,12 @@
-"""The contract of a database client, SQL statements, and the values of databases.
+"""The contract of a database client, the SQL statements that clients share, and the values of databases.
 
-client
-    The contract of a database client, and the SQL statements that SQLite and PostgreSQL share.
+Only a client's module knows the vendor's driver. A client raises only Headrace's errors, whose ``retry`` is true if the
+database is unreachable, busy or full. After any error it has closed its connection, so the next call starts with a new
+one.
 
-    Only a client's module knows the vendor's driver. A client raises only Headrace's errors: errors whose ``retry`` is
-    true if the database is unreachable, busy or full, and others if the same call can never succeed. After any error it
-    has closed its connection, so the next call starts with a new one.
-
-values
-    Column types and values of SQL databases: from Polars to a database, and back.
-
-    Whole columns are converted, before a driver sees any row. Dates and times become ISO text, in UTC if they have a
-    time zone; durations become microseconds; lists, arrays and structs become JSON. Each client handles the values that
-    its database can't hold.
+Whole columns are converted, before a driver sees any row. Dates and times become ISO text, in UTC if they have a time
+zone; durations become microseconds; lists, arrays and structs become JSON. Each client handles the values that its
+database can't hold.
 """
 
 from __future__ import annotations
@@ -37,35 +31,27 @@ class SqlClient(Protocol):
 
     def columns(self) -> list[str] | None:
         """Return the names of the table's columns; None if the table doesn't exist. Changes nothing."""
-        ...
 
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
         """Create the table. Does nothing if another program has created it meanwhile."""
-        ...
 
     def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
         """Add columns, with null in present rows. Does nothing for one that another program has added meanwhile."""
-        ...
 
     def prepare(self) -> None:
         """Create the table of positions if it doesn't exist, and finish what a writer that died has left."""
-        ...
 
     def position(self, writer: str) -> int:
         """Return the highest version that ``writer`` has published, as ``Target.position`` says."""
-        ...
 
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
         """Add the rows and set the writer's position, as ``Target.publish`` says. Each key occurs once in ``rows``."""
-        ...
 
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return these columns of the rows with these keys, given as database values. Takes no lock."""
-        ...
 
     def close(self) -> None:
         """Close the connection, possibly from another thread than the one that uses it."""
-        ...
 
 
 def quoted(name: str) -> str:
@@ -135,10 +121,7 @@ class Statements:
         return f"VALUES ({', '.join([self.mark] * len(columns))})"
 
     def find(self, columns: Sequence[str], keys: str) -> str:
-        """Return the query of these columns of the rows whose keys are in a list.
-
-        Names are qualified, because SQLite takes a quoted name that isn't a column for a string.
-        """
+        """The query of these columns by a list of keys. SQLite takes a quoted name that isn't a column for a string."""
         wanted, key = (", ".join(f"t.{quoted(name)}" for name in names) for names in (columns, self.key))
         key = f"({key})" if len(self.key) > 1 else key
         return f"SELECT {wanted} FROM {self.name} AS t WHERE {key} IN ({keys})"  # noqa: S608 - quoted

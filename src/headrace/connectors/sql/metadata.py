@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from typing_extensions import override
 
+from headrace.connectors.sql.postgres_client import RETRIED, connect
 from headrace.core.errors import (
     DataError,
     HeadraceError,
@@ -44,7 +44,6 @@ _TABLES = (
     "CREATE TABLE headrace_metadata_writes (version bigint PRIMARY KEY, token text NOT NULL)",
     "INSERT INTO headrace_metadata (format, last_version) VALUES (1, 0)",
 )
-_CONNECT_S = 3
 _LOCK_WAIT = "3s"
 _STATEMENT_WAIT = "5s"
 _IDLE_WAIT = "5s"
@@ -54,9 +53,6 @@ _RESOLVE_S = 20.0
 _RESOLVE_PAUSE_S = 0.5
 _WRITES_KEPT = 10_000  # tokens of that many versions are kept, for looking up a write. A look-up comes within seconds.
 _SLOW_S = 0.5  # a write that takes longer is worth a log line
-_RETRIED = ("08", "25", "40", "53", "55", "57", "58")
-"""Classes of SQLSTATE after which a retry may succeed: connection, read-only, deadlock, resources, locks, shutdown."""
-
 _log = logger(__name__)
 _T = TypeVar("_T")
 
@@ -143,10 +139,7 @@ class PostgresMetadata(MetadataStore):
             return self._called(action, work)
 
     def _called(self, action: str, work: Callable[[psycopg.Connection], _T]) -> _T:
-        """Do the work, with errors of psycopg as ours, and again if the connection has died since its last use.
-
-        Nothing can have been committed then: a lost answer to a commit is ``_Lost``.
-        """
+        """Do the work, and again if the connection had died before it: a lost answer to a commit is ``_Lost``."""
         used_before = self._connection is not None
         try:
             return self._attempted(work)
@@ -215,13 +208,9 @@ class PostgresMetadata(MetadataStore):
                 hint="open it again in each process",
             )
         if self._connection is None:
-            options = conninfo_to_dict(self._url.text)
-            options.setdefault("connect_timeout", _CONNECT_S)
-            options.setdefault("tcp_user_timeout", 10_000)
-            options.setdefault("application_name", "headrace")
-            options.setdefault("client_encoding", "UTF8")
-            options.setdefault("target_session_attrs", "read-write")  # a standby would show an older state
-            self._connection = psycopg.connect("", autocommit=True, prepare_threshold=None, **options)  # type: ignore[arg-type]
+            # A standby would show an older state.
+            usual = {"client_encoding": "UTF8", "target_session_attrs": "read-write", "prepare_threshold": None}
+            self._connection = connect(self._url, **usual)
             self._socket = socket.socket(fileno=os.dup(self._connection.fileno()))
         return self._connection
 
@@ -262,7 +251,7 @@ class PostgresMetadata(MetadataStore):
             return StorageError(where, hint="free up space on the disk of the database")
         if state.startswith("22"):
             return DataError(where, hint="keys must be text in the database's encoding: create the database with UTF8")
-        if state and not state.startswith(_RETRIED):
+        if state and not state.startswith(RETRIED):
             return InfrastructureError(
                 where, hint="check whether another program has changed the tables headrace_metadata*"
             )
@@ -315,8 +304,14 @@ class _Write:
     def attempt(self, connection: psycopg.Connection) -> list[Version] | None:
         """Make the changes in a transaction. None: a key hasn't the expected version."""
         with _transaction(connection):
-            self._last = _next_versions(connection, self._changes)
-            if not _all_as_expected(connection, self._namespace, self._changes):
+            # A version for each put, at least one. Other writes wait until this one is over.
+            count = max(1, sum(isinstance(change, Put) for change in self._changes))
+            query = "UPDATE headrace_metadata SET last_version = last_version + %s RETURNING last_version"
+            ((self._last,),) = connection.execute(query, [count]).fetchall()
+            query = "SELECT key, version FROM headrace_metadata_entries WHERE namespace = %s AND key = ANY(%s)"
+            keys = [change.key for change in self._changes]
+            found: dict[str, Version] = dict(connection.execute(query, [self._namespace, keys]).fetchall())
+            if any(found.get(change.key) != change.expected for change in self._changes):
                 connection.execute("ROLLBACK")
                 return None
             self.versions = _make(connection, self._namespace, self._changes, self._last)
@@ -333,22 +328,6 @@ class _Write:
             found = bool(connection.execute(query, [self._token]).fetchall())
             connection.execute("ROLLBACK")
         return None if not found and last - _WRITES_KEPT >= self._last else found
-
-
-def _next_versions(connection: psycopg.Connection, changes: Sequence[Change]) -> Version:
-    """Take a version for each put, at least one; return the highest. Other writes wait until this one is over."""
-    count = max(1, sum(isinstance(change, Put) for change in changes))
-    query = "UPDATE headrace_metadata SET last_version = last_version + %s RETURNING last_version"
-    ((last,),) = connection.execute(query, [count]).fetchall()
-    return int(last)
-
-
-def _all_as_expected(connection: psycopg.Connection, namespace: str, changes: Sequence[Change]) -> bool:
-    query = "SELECT key, version FROM headrace_metadata_entries WHERE namespace = %s AND key = ANY(%s)"
-    found: dict[str, Version] = dict(
-        connection.execute(query, [namespace, [change.key for change in changes]]).fetchall()
-    )
-    return all(found.get(change.key) == change.expected for change in changes)
 
 
 def _make(connection: psycopg.Connection, namespace: str, changes: Sequence[Change], last: Version) -> list[Version]:

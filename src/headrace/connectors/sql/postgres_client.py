@@ -19,14 +19,19 @@ from headrace.connectors.sql.client import SqlClient, Statements, postgres_type,
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.core.secrets import SecretUrl
 
-_CONNECT_S = 3
 _LOCK_WAIT = "3s"
 _STATEMENT_WAIT = "60s"
 _NULL = r"\N"
 _BATCH = "headrace_batch"
 _BYTES_AT_ONCE = 1 << 20
-_RETRIED = ("08", "25", "40", "53", "55", "57", "58")
+RETRIED = ("08", "25", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE after which a retry may succeed: connection, read-only, deadlock, resources, locks, shutdown."""
+
+
+def connect(url: SecretUrl, **usual: Any) -> psycopg.Connection:
+    """A connection that commits each statement. ``usual`` are options that the URL may override."""
+    usual |= {"connect_timeout": 3, "tcp_user_timeout": 10_000, "application_name": "headrace"}
+    return psycopg.connect("", autocommit=True, **usual | conninfo_to_dict(url.text))
 
 
 class PostgresClient(SqlClient):
@@ -106,7 +111,7 @@ class PostgresClient(SqlClient):
     @contextmanager
     def _reader(self) -> Iterator[psycopg.Cursor]:
         try:
-            connection = self._reading = self._reading or self._connection()
+            connection = self._reading = self._reading or connect(self._url)
             with connection.transaction(), connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [_STATEMENT_WAIT])
                 yield cursor
@@ -132,18 +137,11 @@ class PostgresClient(SqlClient):
 
     def _connected(self) -> psycopg.Connection:
         if self._open is None or self._open.closed:
-            self._open = self._connection()
+            self._open = connect(self._url)
             with self._open.cursor() as cursor:
                 if not self._exists(cursor, self._sql.positions):
                     self._create(self._sql.create_positions())
         return self._open
-
-    def _connection(self) -> psycopg.Connection:
-        options = conninfo_to_dict(self._url.text)
-        options.setdefault("connect_timeout", _CONNECT_S)
-        options.setdefault("tcp_user_timeout", 10_000)
-        options.setdefault("application_name", "headrace")
-        return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
 
     def _exists(self, cursor: psycopg.Cursor, name: str) -> bool:
         """Say whether a table exists. CREATE ... IF NOT EXISTS would need a right that a writer may not have."""
@@ -167,7 +165,7 @@ class PostgresClient(SqlClient):
         if state.startswith(("22", "23")):
             return DataError(where, hint="these rows don't fit the table's types or constraints: filter or fix them")
         unreadable_url = not state and isinstance(error, psycopg.ProgrammingError)
-        if unreadable_url or (state and not state.startswith(_RETRIED)):
+        if unreadable_url or (state and not state.startswith(RETRIED)):
             return DeclarationError(
                 where,
                 hint="check that the output's columns match the table and its key, and that this user may write to it",

@@ -86,7 +86,8 @@ class SqliteClient(SqlClient):
     @override
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
         width = len(self._sql.key)
-        marks = ", ".join(["?"] * len(keys)) if width == 1 else f"VALUES {', '.join([_marks(width)] * len(keys))}"
+        mark = "?" if width == 1 else f"({', '.join(['?'] * width)})"
+        marks = f"{'' if width == 1 else 'VALUES '}{', '.join([mark] * len(keys))}"
         with self._reader() as connection:
             found = connection.execute(self._sql.find(columns, marks), [value for key in keys for value in key])
             return found.fetchall()
@@ -105,7 +106,10 @@ class SqliteClient(SqlClient):
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
         try:
-            self._reading = self._reading or self._opened_to_read()
+            if self._reading is None:
+                place = f"{self._path.absolute().as_uri()}?mode=ro"
+                given: dict[str, Any] = {"timeout": _LOCK_WAIT_S, "isolation_level": None, "check_same_thread": False}
+                self._reading = sqlite3.connect(place, uri=True, **given)
             yield self._reading
         except (sqlite3.Error, OSError, OverflowError) as error:
             self.close()
@@ -133,10 +137,6 @@ class SqliteClient(SqlClient):
                 cursor.execute(self._sql.create_positions())
         return self._open
 
-    def _opened_to_read(self) -> sqlite3.Connection:
-        place = f"{self._path.absolute().as_uri()}?mode=ro"
-        return sqlite3.connect(place, timeout=_LOCK_WAIT_S, isolation_level=None, uri=True, check_same_thread=False)
-
     def _translated(self, error: Exception) -> HeadraceError:
         where = f"SQLite {self._path}, table {self._sql.table}: {error}"
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -149,7 +149,3 @@ class SqliteClient(SqlClient):
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or not code:
             return DeclarationError(where, hint="check that the output's columns and key match the table")
         return UnavailableError(where, hint="another program has locked the file, or the disk is full or unmounted")
-
-
-def _marks(count: int) -> str:
-    return f"({', '.join(['?'] * count)})"

@@ -31,11 +31,7 @@ SCHEMES = ("sqlite", "postgresql", "postgres")
 
 @dataclass(frozen=True)
 class SqlSystem(RowSystem):
-    """One table of a database, whatever the name of the stream.
-
-    With ``key``, a row replaces the row with the same key; without, rows are added. ``create`` says whether to create
-    a table that doesn't exist. ``new_columns`` is ``"refuse"`` or ``"add"``.
-    """
+    """One table of a database, whatever the name of the stream. With ``key``, a row replaces the one with its key."""
 
     url: SecretUrl
     table: str
@@ -61,7 +57,6 @@ class SqlSystem(RowSystem):
 
     @override
     def target(self, stream: str) -> SqlTarget:
-        del stream
         return SqlTarget(self.client(), self.key)
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> SqlLookup:

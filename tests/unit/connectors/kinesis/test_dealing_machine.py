@@ -151,7 +151,7 @@ def what_has_ended_is_dropped_at_once(patch: Patch) -> None:
 
 @mistake
 def what_was_released_is_dropped_at_once(patch: Patch) -> None:
-    def hand_over(holdings: Holdings, arrivals: Arrivals, orders: dealing._Orders, jumping: object) -> None:
+    def hand_over(self: Arrivals, holdings: Holdings, orders: dealing._Orders, jumping: object) -> None:
         for shard in holdings:
             for slot in holdings.slots(shard, Phase.RELEASED):
                 state = holdings.state(shard, slot)
@@ -160,7 +160,7 @@ def what_was_released_is_dropped_at_once(patch: Patch) -> None:
                 if not holdings.arrived(shard, state):
                     orders.give(state.to, shard, read_from(state.position))
 
-    patch.setattr(dealing, "_hand_over", hand_over)
+    patch.setattr(Arrivals, "hand_over", hand_over)
 
 
 @mistake
