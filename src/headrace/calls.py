@@ -3,7 +3,4 @@
 from headrace.api.remote import retry
 from headrace.core.calls import Retry
 
-__all__ = [
-    "Retry",
-    "retry",
-]
+__all__ = ["Retry", "retry"]

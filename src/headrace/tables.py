@@ -3,11 +3,4 @@
 from headrace.api.remote import Remote, cached, remote, sql_table
 from headrace.run.tables import TableReader, open_table
 
-__all__ = [
-    "Remote",
-    "TableReader",
-    "cached",
-    "open_table",
-    "remote",
-    "sql_table",
-]
+__all__ = ["Remote", "TableReader", "cached", "open_table", "remote", "sql_table"]

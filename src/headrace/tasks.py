@@ -2,10 +2,4 @@
 
 from headrace.api.tasks import Out, Store, Task, TaskContext, Timer
 
-__all__ = [
-    "Out",
-    "Store",
-    "Task",
-    "TaskContext",
-    "Timer",
-]
+__all__ = ["Out", "Store", "Task", "TaskContext", "Timer"]

@@ -3,14 +3,4 @@
 from headrace.api.specs import Trigger
 from headrace.api.windows import after, all_of, any_of, at_close, every, repeated, since_first, since_last
 
-__all__ = [
-    "Trigger",
-    "after",
-    "all_of",
-    "any_of",
-    "at_close",
-    "every",
-    "repeated",
-    "since_first",
-    "since_last",
-]
+__all__ = ["Trigger", "after", "all_of", "any_of", "at_close", "every", "repeated", "since_first", "since_last"]

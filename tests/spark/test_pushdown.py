@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
 import os
 import struct
 from collections.abc import Callable
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +28,7 @@ from drawn import examples
 from headrace.api.operators.steps import Filter
 from headrace.plan.planner import plan
 from headrace.run.spark.session import open_session
-from headrace.spark.batch.expressions import LeadingSteps, Scope, leading_steps, narrowed
+from headrace.spark.batch.expressions import LeadingSteps, Scope, conjuncts, leading_steps, narrowed
 from headrace.systems.base import StreamInfo
 
 NAN, INF = math.nan, math.inf
@@ -221,9 +223,9 @@ few = settings(
 
 def check_values(table: DataFrame, frame: pl.DataFrame, exprs: list[pl.Expr]) -> int:
     """Compare what Spark computes with what Polars does, and return how many of the expressions are translated."""
-    pairs = [(expr, Scope.over(COLUMNS).translated(expr)) for expr in exprs]
-    translated = {f"x{n}": (expr, spark) for n, (expr, spark) in enumerate(pairs) if spark is not None}
-    asked = table.select("id", *(spark.alias(name) for name, (_, spark) in translated.items()))
+    pairs = [(expr, Scope.over(COLUMNS).term(expr)) for expr in exprs]
+    translated = {f"x{n}": (expr, term) for n, (expr, term) in enumerate(pairs) if term is not None}
+    asked = table.select("id", *(term.column().alias(name) for name, (_, term) in translated.items()))
     results = pl.DataFrame(asked.toArrow()).sort("id")
     for name, (expr, _) in translated.items():
         expected = frame.select("id", expr.alias(name)).select(name)  # the id gives a literal its height
@@ -325,11 +327,13 @@ def test_statistics_of_files_drop_neither_nan_nor_zero(session: SparkSession, tm
 def check_filters(table: DataFrame, frame: pl.DataFrame, predicates: list[pl.Expr]) -> None:
     """Spark's part of each predicate and then the rest keep the rows that Polars keeps."""
     kept: list[tuple[pl.Expr, pl.Expr | None, DataFrame]] = []
+    scope = Scope.over(COLUMNS)
     for predicate in predicates:
-        column, rest = Scope.over(COLUMNS).split(predicate)
+        column = scope.condition(predicate)
         if column is not None:
             rows = table.where(column).select(F.lit(len(kept)).alias("query"), "id")
-            kept.append((predicate, rest, rows))
+            parts = [part for part in conjuncts(predicate) if scope.condition(part) is None]
+            kept.append((predicate, reduce(operator.and_, parts) if parts else None, rows))
     assert kept
     union = kept[0][2]
     for _, _, rows in kept[1:]:
@@ -448,20 +452,8 @@ def test_names_that_differ_in_case_only_are_left_alone(session: SparkSession) ->
     assert narrowed(rows, found, {"n": pl.Int64(), "N": pl.Int64()}).columns == ["n", "N"]
 
 
-def test_results_have_the_names_that_polars_gives(session: SparkSession) -> None:
-    rows = session.createDataFrame([(1, 2)], "`a.b` long, n long")
-    columns = {"a.b": pl.Int64(), "n": pl.Int64()}
-    exprs = [pl.col("a.b"), pl.col("n").alias("a"), pl.col("n") > 1, pl.lit(5)]
-    asked = [column for expr in exprs if (column := Scope.over(columns).translated(expr)) is not None]
-    assert rows.select(*asked[:2]).columns == ["a.b", "a"]
-    assert rows.select(*asked[2:]).columns == ["n", "literal"]
-
-
-def test_a_conjunction_is_split(session: SparkSession) -> None:
-    rest = pl.col("n") + 1 > 2
-    pushed, left = Scope.over({"n": pl.Int64()}).split((pl.col("n") > 0) & rest & (pl.col("n") < 9))
-    assert left is not None
-    assert left.meta.eq(rest)
+def test_spark_checks_the_parts_of_a_conjunction_that_it_can(session: SparkSession) -> None:
+    pushed = Scope.over({"n": pl.Int64()}).condition((pl.col("n") > 0) & (pl.col("n") + 1 > 2) & (pl.col("n") < 9))
     assert pushed is not None
     rows = session.createDataFrame([(0,), (1,), (8,), (9,)], "n long")
     assert [row.n for row in rows.where(pushed).collect()] == [1, 8]

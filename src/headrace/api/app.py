@@ -498,12 +498,7 @@ class Declarations:
         return None
 
     def _stream(
-        self,
-        name: str,
-        role: Role,
-        system: SystemDescriptor | SystemSpec | None,
-        physical: str | None,
-        here: Location,
+        self, name: str, role: Role, system: SystemDescriptor | SystemSpec | None, physical: str | None, here: Location
     ) -> StreamSpec:
         """Claim the id and the place of a stream that the user names."""
         self._draft.check_unclaimed(name)

@@ -261,12 +261,7 @@ class Flow(Composed):
         return self._project("with_columns", computed, {}, here, keep=True) if computed else self
 
     def _through(
-        self,
-        id_: str,
-        operator: PartitionBy | Broadcast,
-        here: Location,
-        *,
-        partitions: int | None = None,
+        self, id_: str, operator: PartitionBy | Broadcast, here: Location, *, partitions: int | None = None
     ) -> Self:
         """Write an intermediate stream, and continue after it."""
         system = self.draft.default_system
@@ -534,11 +529,7 @@ class MappedFlow(Flow):
             return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
 
     def sink(
-        self,
-        function: Callable[[pl.DataFrame], None],
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        self, function: Callable[[pl.DataFrame], None], *, on_error: OnError = "fail", dead_letter: Output | None = None
     ) -> None:
         """Pass each batch to a function. After a failure, it may get messages again.
 

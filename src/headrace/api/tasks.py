@@ -281,12 +281,7 @@ class Store(property):
     """
 
     def __init__(
-        self,
-        key: Mapping[str, Any],
-        value: SchemaLike,
-        *,
-        ttl: Duration | None = None,
-        id: str | None = None,
+        self, key: Mapping[str, Any], value: SchemaLike, *, ttl: Duration | None = None, id: str | None = None
     ) -> None:
         with Declaring("Store"):
             self.key = Schema.of(key)

@@ -21,10 +21,7 @@ from headrace.systems.base import StreamInfo
 
 
 def plan(
-    graph: Graph,
-    facts: Mapping[str, StreamInfo | None],
-    containers: int = 1,
-    heritage: Heritage = NO_HERITAGE,
+    graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int = 1, heritage: Heritage = NO_HERITAGE
 ) -> Plan:
     """Plan an app. ``facts`` describe each stream by id; None or no entry means that nothing is known.
 

@@ -521,11 +521,7 @@ class ReadablePlan(Plan):
 _ID = "1"
 """Samza numbers the instances of apps and jobs; here each has one."""
 
-_ROLES = {
-    "sourceStreams": ("source", "side-input"),
-    "sinkStreams": ("sink",),
-    "intermediateStreams": ("intermediate",),
-}
+_ROLES = {"sourceStreams": ("source", "side-input"), "sinkStreams": ("sink",), "intermediateStreams": ("intermediate",)}
 
 
 def to_json(plan: RenderedPlan) -> dict[str, Any]:
@@ -564,11 +560,7 @@ def _job(stage: RenderedStage) -> dict[str, Any]:
 
 
 def _operator_document(operator: RenderedOperator) -> dict[str, Any]:
-    optional = {
-        "outputStreamId": operator.output,
-        "tableId": operator.table,
-        "ttlMs": operator.join_bound_ms,
-    }
+    optional = {"outputStreamId": operator.output, "tableId": operator.table, "ttlMs": operator.join_bound_ms}
     return {
         "opCode": operator.code,
         "opId": operator.id,

@@ -213,8 +213,7 @@ def join_bounds(within: Within | None) -> tuple[int, int]:
     earliest, latest = (to_ms(bound, "within", minimum=None) for bound in within)
     if earliest > latest:
         raise DeclarationError(
-            f"within={within!r} ends before it begins",
-            hint="the earlier bound comes first, and may be negative",
+            f"within={within!r} ends before it begins", hint="the earlier bound comes first, and may be negative"
         )
     return -earliest, latest
 

@@ -239,10 +239,7 @@ def _check_store(name: str, store: Store) -> None:
 
 
 def _output_times(
-    flows: Mapping[str, Flow],
-    schemas: Mapping[str, Schema],
-    event_time: str | Mapping[str, str] | None,
-    here: Location,
+    flows: Mapping[str, Flow], schemas: Mapping[str, Schema], event_time: str | Mapping[str, str] | None, here: Location
 ) -> dict[str, Time]:
     """The event time of each output: the named column, or one with the name of an input's event time."""
     named = dict.fromkeys(schemas, event_time) if isinstance(event_time, str) else dict(event_time or {})

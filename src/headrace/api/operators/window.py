@@ -229,12 +229,7 @@ class Timing:
 
 
 def window_step(
-    shape: WindowShape,
-    *,
-    key: str | Sequence[str] | None,
-    schema: Schema,
-    time: Time,
-    timing: Timing,
+    shape: WindowShape, *, key: str | Sequence[str] | None, schema: Schema, time: Time, timing: Timing
 ) -> Window:
     """The checked spec of a window, without its aggregates."""
     if not isinstance(shape, WindowShape):
@@ -493,8 +488,7 @@ def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], withi
     own = next((name for name in keys if name.startswith("__")), None)
     if own is not None:
         raise DeclarationError(
-            f"the column {own!r} can't be a key here: names that begin with '__' are reserved",
-            hint="rename it first",
+            f"the column {own!r} can't be a key here: names that begin with '__' are reserved", hint="rename it first"
         )
     within_ms = to_ms(within, "within", minimum=None)
     if within_ms <= 0:

@@ -405,12 +405,7 @@ def _job(
 
 
 def _compute(
-    planned: Plan,
-    journal: Journal,
-    entry: Entry,
-    options: BatchOptions,
-    outputs: list[str],
-    handover: Handover | None,
+    planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str], handover: Handover | None
 ) -> Entry:
     """Compute a run's results, all of them or nothing. Raises ``KeyboardInterrupt`` if a signal has ended it."""
     began = time.monotonic()
