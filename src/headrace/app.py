@@ -124,25 +124,16 @@ class App(Declarations):
         ----------
         containers
             As for ``plan``.
-
-        Returns
-        -------
-        str
         """
         return str(self.plan(containers))
 
     def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
-        """Start the app in memory, with a clock that only the test advances.
+        """Start the app in memory, with a clock that only the test advances; see ``headrace.kit.harness``.
 
         Parameters
         ----------
         partitions
             The partition counts of the inputs: one number for all, or a number by the name of each input.
-
-        Returns
-        -------
-        TestApp
-            A context manager with ``feed``, ``read`` and more; see ``headrace.kit.harness``.
         """
         from headrace.kit.harness import TestApp
 
@@ -192,11 +183,11 @@ class App(Declarations):
             Take a savepoint of this name when the app ends, before it drains. See the page "Savepoints".
         listen
             The address on which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
-            ``":PORT"``. By default that of the environment variable ``HEADRACE_LISTEN``; without it, the coordinator
-            listens on loopback, or on a cluster where Spark's driver does. See the page "Deploying".
+            ``":PORT"``. By default ``$HEADRACE_LISTEN``; without it loopback, or on a cluster where Spark's driver
+            listens.
         advertise
-            The address at which containers and commands reach the coordinator, if it differs from ``listen``. By
-            default that of the environment variable ``HEADRACE_ADVERTISE``, or ``listen``.
+            The address at which they reach the coordinator, by default ``$HEADRACE_ADVERTISE`` or ``listen``. See the
+            page "Deploying".
         batch
             Run the app as one Spark job over its inputs' present contents, without containers. See the page "Batch".
         until
@@ -261,33 +252,16 @@ class App(Declarations):
         master
             As for ``run``.
         containers
-            How many Spark tasks share the work. By default one for each free slot but one, which is left to other jobs
-            of the session, and no more than the app has tasks.
-        stages
-            As for ``run``.
-        local
-            As for ``run``.
-        conf
+            By default one for each free slot but one, which is left to other jobs of the session.
+        stages, local, conf
             As for ``run``.
         progress
             Whether to show progress: below the cell of a notebook, elsewhere on standard error. A Python prompt shows
             none.
-        drop_state
+        drop_state, rename, savepoint, listen, advertise
             As for ``run``.
-        rename
-            As for ``run``.
-        savepoint
-            As for ``run``.
-        listen
-            As for ``run``.
-        advertise
-            As for ``run``.
-        until
-            As for ``run``, with ``backfill``.
-        backfill
-            As for ``run``. This call returns when the history is computed.
-        tables
-            As for the method ``backfill``.
+        until, backfill, tables
+            As for ``run``. With ``backfill``, this call returns when the history is computed.
         replace
             Whether to first drain a run of this app in this process, such as one that an earlier version of the cell
             started. By default such a run is an error.
@@ -318,7 +292,6 @@ class App(Declarations):
     def _history(
         self, options: RunOptions, until: str | None, tables: Mapping[str, DataFrame | str] | None, *, progress: bool
     ) -> Callable[[MetadataStore], None]:
-        """What a run does first that begins with a backfill."""
         from headrace.run.planning import at_home
         from headrace.run.run import refuse
         from headrace.spark.batch.backfill import Backfill, begin_with_backfill
@@ -368,8 +341,7 @@ class App(Declarations):
         Parameters
         ----------
         until
-            Where the history of inputs ends: ``"now"``, a time such as ``"2026-01-31T12:00Z"``, or offsets such as
-            ``"views/0=1200,views/1=980"``.
+            Where the history of inputs ends, as for ``run``.
         tables
             Inputs whose history is in a table: a Spark DataFrame, the name of a table in Spark's catalog, or
             ``"parquet:/path"``. The job reads the rows with an event time before ``until`` from the table; the live run
@@ -378,14 +350,8 @@ class App(Declarations):
             The name of the savepoint.
         publish
             Whether to publish the results. With False, the app may be running meanwhile.
-        master
-            The Spark master. By default the one that spark-submit gives, or ``local[*]``.
-        conf
-            More Spark settings.
-        again
-            Whether to run even if results of a batch job are published already; they then appear twice.
-        progress
-            Whether to report progress on standard error.
+        master, conf, again, progress
+            As for ``run``.
 
         Raises
         ------
@@ -407,21 +373,16 @@ class App(Declarations):
     def to_dataframe(self, output: str, spark: SparkSession | None = None, *, until: str | None = None) -> DataFrame:
         """Return the results that the app would write to an output, as a lazy Spark DataFrame.
 
-        The app runs as an ordinary Spark job over the present contents of its inputs, and publishes nothing. See the
-        page "Batch".
+        The app runs as an ordinary Spark job over the present contents of its inputs, and publishes nothing.
 
         Parameters
         ----------
         output
-            The output.
+            The name of the output.
         spark
             The Spark session. By default the active one, or a new one.
         until
             Where to stop reading inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
-
-        Returns
-        -------
-        pyspark.sql.DataFrame
         """
         from headrace.run.batch_ends import Until
         from headrace.spark.batch.runner import to_dataframe
@@ -430,7 +391,6 @@ class App(Declarations):
         return to_dataframe(self.graph(), output, spark, None if until is None else Until.of(until))
 
     def _warn_of_startpoints(self) -> None:
-        """Say which startpoints a batch job passes over."""
         from headrace.coordinator.startpoints import warn_of_unapplied
         from headrace.life.metadata import existing_metadata
 
@@ -447,7 +407,6 @@ class App(Declarations):
         run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
 
     def _repr_html_(self) -> str:
-        """Show the app in a notebook: its plan, or the reason why it has none yet."""
         try:
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:

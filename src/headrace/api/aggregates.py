@@ -214,11 +214,6 @@ def count(column: str | pl.Expr | None = None) -> Aggregate:
     column
         The name of a column, or a Polars expression. None counts messages.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> hr.count().kind, hr.count("referrer").kind
@@ -238,11 +233,6 @@ def sum(column: str | pl.Expr) -> Aggregate:
     column
         The name of a column, or a Polars expression of one value for each message.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> hr.sum("bytes").kind, hr.sum(pl.col("bytes") / 1024).kind
@@ -260,11 +250,6 @@ def min(column: str | pl.Expr) -> Aggregate:
     ----------
     column
         The name of a column, or a Polars expression of one value for each message.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -284,11 +269,6 @@ def max(column: str | pl.Expr) -> Aggregate:
     column
         The name of a column, or a Polars expression of one value for each message.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> hr.aggregates.max("price").kind
@@ -306,11 +286,6 @@ def mean(column: str | pl.Expr) -> Aggregate:
     ----------
     column
         The name of a column, or a Polars expression of one value for each message.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -333,11 +308,6 @@ def first(column: str | pl.Expr) -> Aggregate:
     column
         The name of a column, or a Polars expression of one value for each message.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> hr.aggregates.first("url").kind
@@ -358,11 +328,6 @@ def last(column: str | pl.Expr) -> Aggregate:
     ----------
     column
         The name of a column, or a Polars expression of one value for each message.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -386,11 +351,6 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
         The maximum length of the list.
     by
         The column or expression to compare by, instead of ``column`` itself. Messages where it is null are left out.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -417,11 +377,6 @@ def n_unique(column: str | pl.Expr) -> Aggregate:
     column
         The name of a column, or a Polars expression of one value for each message.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> hr.aggregates.n_unique("member").kind
@@ -440,11 +395,6 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
     ----------
     column
         The name of a column, or a Polars expression of one value for each message.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -465,11 +415,6 @@ def implode(column: str | pl.Expr) -> Aggregate:
     ----------
     column
         The name of a column, or a Polars expression of one value for each message.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------
@@ -507,11 +452,6 @@ def fold(
         Change it when a changed ``step`` can't continue with stored results. The app then starts only if you allow it
         to drop them.
 
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
-
     Examples
     --------
     >>> longest = hr.aggregates.fold(0, lambda so_far, row: max(so_far, len(row["url"])), dtype=pl.Int64)
@@ -547,11 +487,6 @@ def reduce(
         The Polars type of the result; by default that of the column.
     version
         As for ``fold``.
-
-    Returns
-    -------
-    Aggregate
-        An aggregate for ``agg``.
 
     Examples
     --------

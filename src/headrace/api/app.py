@@ -1,7 +1,4 @@
-"""The declaration of an app: its streams, tables and flows. Building it runs nothing and touches no disk.
-
-The key by which the writers of an input choose the partition of a message.
-"""
+"""The declaration of an app: its streams, tables and flows. Building it runs nothing and touches no disk."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 
 # -- input key ---------------------------------------------------------------------------------------
 def input_key(key: str | Iterable[str], schema: Schema, system: SystemSpec) -> tuple[str, ...]:
-    """Return the columns by which an input is partitioned, or raise if its system doesn't keep such a key together."""
+    """The columns by which an input is partitioned. Raises if its system doesn't keep such a key together."""
     held = system.held.key if isinstance(system.held, DataFrameInput) else ()
     if not key_parts(key):
         return held
@@ -81,7 +78,7 @@ def input_key(key: str | Iterable[str], schema: Schema, system: SystemSpec) -> t
 
 
 def _check_record_key(names: tuple[str, ...], schema: Schema, options: Mapping[str, Any]) -> None:
-    """Raise unless the column has the bytes that Kafka hashes."""
+    """Kafka hashes the bytes of the column."""
     about = options.get("record_columns") or {}
     plain = schema.columns[names[0]] in (pl.String, pl.Binary)
     if len(names) > 1 or about.get(names[0]) != "key" or not plain:
@@ -210,24 +207,18 @@ class Declarations:
             How far a message's event time may be behind that of messages before it.
         idle_timeout
             A partition that has received nothing for this long no longer holds windows back.
-        system
-            The system of the stream, see ``hr.io``. By default the app's embedded log.
-        physical
-            Its name in the system.
-        on_error
+        system, physical
+            The system of the stream, see ``hr.io``, and its name there. By default the app's embedded log, and
+            ``name``.
+        on_error, dead_letter
             What happens to a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
-            ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to ``dead_letter``.
-        dead_letter
-            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
+            ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to the output ``dead_letter``, which no flow
+            may write.
         start
             Where the first run begins: with the ``"oldest"`` message, or with those that arrive from then on
             (``"upcoming"``).
         broadcast
             Whether every task reads the whole stream.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -289,17 +280,10 @@ class Declarations:
             Its id in the app, and its name in the system unless ``physical`` gives another.
         partitions
             Its partition count. By default the planner or the system decides.
-        system
-            The system of the stream, see ``hr.io``. By default the app's embedded log.
-        physical
-            Its name in the system.
+        system, physical
+            As for ``input``.
         schema
             Its columns. By default those of the first flow sent to it.
-
-        Returns
-        -------
-        Output
-            For ``send_to``, ``late_to`` and ``dead_letter``.
 
         Examples
         --------
@@ -357,11 +341,6 @@ class Declarations:
         remote
             A table outside Headrace: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any flow can
             join it, and rows sent to it are written there.
-
-        Returns
-        -------
-        Table
-            For ``join``, ``send_to`` and ``delete_from``.
 
         Examples
         --------
@@ -431,16 +410,12 @@ class Declarations:
         event_time
             The column with the outputs' event time, for all or by output. By default, a column that has the name and
             type of an input's event time keeps that role.
-        on_error
-            What happens to a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
-            counts it, ``"dead_letter"`` sends it to ``dead_letter``. The effects of the call before it raised are
-            undone.
-        dead_letter
-            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
-        tables
-            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``.
-        writes
-            The names of the tables that it also writes.
+        on_error, dead_letter
+            What happens to a message on which ``process`` raises, as for ``input``. The effects of the call before it
+            raised are undone.
+        tables, writes
+            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``; and the names of
+            those that it also writes.
 
         Returns
         -------
@@ -458,9 +433,8 @@ class Declarations:
         ...         if pages == 100:
         ...             out.send("keen", {"member": message["member"], "ts": message["ts"]})
         >>> by_member = views.partition_by("member", id="by-member-for-pages")
-        >>> flows = app.task(
-        ...     Pages(), {"views": by_member}, {"keen": {"member": pl.String, "ts": pl.Datetime("ms")}}, id="pages"
-        ... )
+        >>> columns = {"keen": {"member": pl.String, "ts": pl.Datetime("ms")}}
+        >>> flows = app.task(Pages(), {"views": by_member}, columns, id="pages")
         >>> flows["keen"].send_to(app.output("keen-members"))
         """
         with Declaring("task") as here:
@@ -494,13 +468,12 @@ class Declarations:
             raise missing("an app", name, APP, dir(type(self)))
 
     def _previewer(self) -> Preview | None:
-        """Return what runs parts of the app for ``Stream.head``; this class can't run anything."""
+        """This class can't run anything, so ``Stream.head`` needs a subclass."""
         return None
 
     def _stream(
         self, name: str, role: Role, system: SystemDescriptor | SystemSpec | None, physical: str | None, here: Location
     ) -> StreamSpec:
-        """Claim the id and the place of a stream that the user names."""
         self._draft.check_unclaimed(name)
         place = name if physical is None else check_id("physical", physical)
         home = self._draft.system(system, name)
@@ -510,7 +483,7 @@ class Declarations:
         return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
 
     def _side_input(self, stream: object) -> StreamSpec:
-        """Return the source behind a stream that may become a side input: an input that nothing else reads."""
+        """The source behind a stream that may become a side input: an input that nothing else reads."""
         if not isinstance(stream, Stream):
             raise DeclarationError(
                 f"a side input must be a stream, not {type(stream).__name__} {stream!s:.80}",

@@ -1,13 +1,4 @@
-"""Operators composed of others, and those that choose messages.
-
-choosing
-    ``split`` and ``sample``: choose messages by predicate, by key or at random.
-
-composed
-    Operators composed of others, using only public methods of a stream. Users could write them, too.
-
-    ``Stream`` inherits them from ``Composed``; the methods that they use are ``Stream``'s own.
-"""
+"""Operators composed of others by public methods of a stream, as users could write them, and those that sample."""
 
 from __future__ import annotations
 
@@ -31,7 +22,7 @@ from headrace.rows.schema import Schema
 def first_matches(
     schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
 ) -> dict[str, pl.Expr]:
-    """Return for each branch a predicate that is true if its own and no earlier one is; ``others`` takes the rest."""
+    """For each branch a predicate that is true if its own and no earlier one is; ``others`` takes the rest."""
     if not isinstance(branches, Mapping) or not branches:
         raise DeclarationError(
             "split() needs at least one predicate", hint='write split({"slow": pl.col("ms") > 1000}, others="rest")'
@@ -53,7 +44,7 @@ def first_matches(
 
 
 def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, seed: int | None) -> Sampler:
-    """Return a sampler that keeps a fraction of all keys, or of all messages."""
+    """A sampler that keeps a fraction of all keys, or of all messages."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise DeclarationError(
             f"fraction={fraction!r} is not in (0, 1]", hint="0.01 keeps one in a hundred, 1 keeps all"
@@ -162,10 +153,6 @@ class Composed:
         sample
             How many rows of each input to read, or your own rows by input: DataFrames or dicts.
 
-        Returns
-        -------
-        polars.DataFrame
-
         Raises
         ------
         UsageError
@@ -189,15 +176,8 @@ class Composed:
         ----------
         operator
             A function that takes the stream as its first argument.
-        *args
-            More positional arguments for it.
-        **kwargs
-            Keyword arguments for it.
-
-        Returns
-        -------
-        object
-            What the function returns.
+        *args, **kwargs
+            More arguments for it.
 
         Examples
         --------
@@ -218,11 +198,6 @@ class Composed:
             A predicate (an expression or a Boolean column) for each name. A null is not true.
         others
             The name of a stream for all other messages. By default they are dropped.
-
-        Returns
-        -------
-        dict
-            The streams by name.
 
         Examples
         --------
@@ -246,10 +221,6 @@ class Composed:
             same keys. By default each message is chosen at random.
         seed
             Different seeds choose different keys.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------

@@ -121,11 +121,6 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
         One column or several, by which rows are partitioned as with ``partition_by`` and as many partitions. The side
         input of a local table needs this. By default a row may be in any partition.
 
-    Returns
-    -------
-    DataFrameInput
-        For ``system=`` of an input. Its columns are those of the DataFrame, unless the input declares some of them.
-
     Raises
     ------
     DeclarationError

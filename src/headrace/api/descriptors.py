@@ -55,11 +55,6 @@ def secret_env(name: str) -> SecretPlace:
     name
         The variable's name.
 
-    Returns
-    -------
-    SecretPlace
-        For options that are secrets, such as ``sasl.password`` of ``hr.io.kafka``.
-
     Examples
     --------
     >>> hr.secret_env("KAFKA_PASSWORD")
@@ -83,11 +78,6 @@ def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
     ----------
     path
         The file, which contains only the secret, with or without a final line break.
-
-    Returns
-    -------
-    SecretPlace
-        For options that are secrets, such as ``sasl.password`` of ``hr.io.kafka``.
 
     Examples
     --------
@@ -331,11 +321,6 @@ def files(
     look_every
         How often to look for new files, with ``new_files="follow"``.
 
-    Returns
-    -------
-    Files
-        For ``system=``.
-
     Examples
     --------
     >>> hr.io.files("data/views-*.parquet").path
@@ -390,11 +375,6 @@ def csv(
     skip_lines
         The number of lines before the header, or before the first row.
 
-    Returns
-    -------
-    CsvFormat
-        For ``format=`` of ``files``.
-
     Examples
     --------
     >>> german = hr.io.csv(separator=";", encoding="latin-1", null_values=["", "NA"])
@@ -422,11 +402,6 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
     name
         The log's name, as part of the names of its streams. By default ``log-`` and the folder's name.
 
-    Returns
-    -------
-    Log
-        For ``system=``.
-
     Examples
     --------
     >>> hr.io.log("/data/shared")
@@ -444,11 +419,6 @@ def memory(name: str = "memory") -> Memory:
     ----------
     name
         A name, if you need several.
-
-    Returns
-    -------
-    Memory
-        For ``system=``.
 
     Examples
     --------
@@ -487,11 +457,6 @@ def sql(
     new_columns
         What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
         ``"add"`` adds them with null in earlier rows. Columns are never changed or removed.
-
-    Returns
-    -------
-    Sql
-        For ``system=`` of an output.
 
     Examples
     --------
@@ -655,10 +620,6 @@ def object_store(
         The region of the bucket. By default the environment variable ``AWS_REGION``.
     bandwidth
         The highest rate at which a container sends, such as ``"50MB/s"``. By default there is no limit.
-
-    Returns
-    -------
-    ObjectPlace
 
     Examples
     --------

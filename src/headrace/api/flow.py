@@ -1,17 +1,4 @@
-"""The base of ``Stream``: arguments, nodes, functions and columns, and windows.
-
-policies
-    Check ``on_error=`` and ``dead_letter=``, which decide what happens to failed messages.
-
-flow
-    The base of ``Stream``, with which its methods check arguments and add nodes.
-
-mapped
-    The operators of ``Stream`` that look at one message or one batch at a time: functions and columns.
-
-windowed
-    A stream grouped by key and window, between ``Stream.window`` and ``agg``.
-"""
+"""The base of ``Stream``: arguments, nodes, functions and columns, and windows."""
 
 from __future__ import annotations
 
@@ -73,7 +60,7 @@ from headrace.rows.schema import Schema
 
 # -- policies ----------------------------------------------------------------------------------------
 def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
-    """Return the id of the dead-letter stream, or None under another policy; ``what`` names in errors what fails."""
+    """The id of the dead-letter stream, or None under another policy; ``what`` names in errors what fails."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(
@@ -179,7 +166,7 @@ class Flow(Composed):
         id_: str | None = None,
         others: Sequence[Flow] = (),
     ) -> Self:
-        """Return the flow of a new node that takes this flow and ``others``."""
+        """The flow of a new node that takes this flow and ``others``."""
         inputs = (self.node, *(other.node for other in others))
         known = time if isinstance(time, EventTime) else None
         node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
@@ -211,21 +198,19 @@ class Flow(Composed):
         *,
         id_: str | None = None,
     ) -> Self:
-        """Return the flow of a new step that calls a user's function."""
+        """The flow of a new step that calls a user's function."""
         letters = self._letters_to(operator.on_error, dead_letter)
         result = self._then(kind, operator, here, schema, time, id_=id_)
         self._send_letters(result.node, letters, here)
         return result
 
     def _letters_to(self, on_error: OnError, dead_letter: Output | None) -> str | None:
-        """Return the output for dead letters, if there is one."""
         letters = dead_letter_id(on_error, dead_letter, "messages on which the function raises")
         if dead_letter is not None:
             self._check_owner(dead_letter.draft, dead_letter.id)
         return letters
 
     def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
-        """Send a step's dead letters to their stream."""
         if letters is not None:
             schema = Schema.of(dict(FAILED_COLUMNS))
             aside = self.draft.add(FAILED, SideOutput(FAILED), (node,), here, schema=schema)
@@ -244,13 +229,13 @@ class Flow(Composed):
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
 
     def _ordered(self, names: tuple[str, ...], here: Location) -> Self:
-        """Return this flow with its columns in the order of ``names``."""
+        """This flow with its columns in the order of ``names``."""
         if tuple(self._schema.columns) == names:
             return self
         return self._project("select", names, {}, here, keep=False)
 
     def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Self:
-        """Return this flow with a column added for each key that is an expression."""
+        """This flow with a column added for each key that is an expression."""
         computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
         for key in computed:
             if key_name(key) in self._schema.columns:
@@ -327,15 +312,10 @@ class MappedFlow(Flow):
         predicate
             A Polars expression, the name of a Boolean column, or a function that is called once a row. The function
             gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False.
-        on_error
+        on_error, dead_letter
             What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
-            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
-
-        Returns
-        -------
-        Stream
+            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to the output
+            ``dead_letter``, which no flow may write.
 
         Examples
         --------
@@ -370,15 +350,8 @@ class MappedFlow(Flow):
             exactly the new columns, or an instance of a dataclass.
         schema
             The new columns; by default those of the dataclass that the function is annotated to return.
-        on_error
-            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
-            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
-
-        Returns
-        -------
-        Stream
+        on_error, dead_letter
+            As for ``filter``.
 
         Examples
         --------
@@ -409,15 +382,8 @@ class MappedFlow(Flow):
             Gets a row as in ``map``, and returns an iterable of rows. If it fails, all results of that row are dropped.
         schema
             The new columns; by default those of the dataclass that the function is annotated to return rows of.
-        on_error
-            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
-            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
-
-        Returns
-        -------
-        Stream
+        on_error, dead_letter
+            As for ``filter``.
 
         Examples
         --------
@@ -445,15 +411,8 @@ class MappedFlow(Flow):
             Gets a batch. Batches begin and end anywhere, so the result for a message must not depend on other messages.
         schema
             The new columns; by default they stay as they are.
-        on_error
-            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
-            and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.
-
-        Returns
-        -------
-        Stream
+        on_error, dead_letter
+            As for ``filter``, for the whole batch on which the function raises.
 
         Examples
         --------
@@ -499,18 +458,10 @@ class MappedFlow(Flow):
             How long one attempt may take.
         retry
             How often to repeat a failed call, see ``hr.calls.retry``; by default five attempts.
-        on_error
-            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
-            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well. Both apply after
-            the last attempt.
+        on_error, dead_letter
+            As for ``filter``, after the last attempt.
         id
             A name for the step in plans and counters.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -537,11 +488,8 @@ class MappedFlow(Flow):
         ----------
         function
             Gets a batch as a DataFrame, and returns None. If it raises, its effects so far aren't undone.
-        on_error
-            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
-            and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
-        dead_letter
-            The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.
+        on_error, dead_letter
+            As for ``map_batches``.
 
         Examples
         --------
@@ -565,10 +513,6 @@ class MappedFlow(Flow):
         **named
             Expressions, column names or plain values for columns of these names.
 
-        Returns
-        -------
-        Stream
-
         Examples
         --------
         >>> views.select("url", seconds=pl.col("ms") / 1000).schema
@@ -582,14 +526,8 @@ class MappedFlow(Flow):
 
         Parameters
         ----------
-        *exprs
-            Column names and expressions, each of which looks at one row at a time.
-        **named
-            Expressions, column names or plain values for columns of these names.
-
-        Returns
-        -------
-        Stream
+        *exprs, **named
+            As for ``select``.
 
         Examples
         --------
@@ -605,10 +543,6 @@ class MappedFlow(Flow):
         ----------
         *columns
             The names of the columns.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -626,10 +560,6 @@ class MappedFlow(Flow):
         ----------
         names
             ``{old: new}``.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -679,10 +609,6 @@ class WindowedStream(Generic[S]):
             Polars aggregations; each result has the name that Polars would give it.
         **named
             Polars aggregations, or ``hr.count``, ``hr.sum`` and those of ``hr.aggregates``, by the name of the result.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------

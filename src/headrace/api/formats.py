@@ -25,11 +25,6 @@ def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "delet
     deleted
         The Boolean column that marks deletions. If the input declares a schema, it must have this column.
 
-    Returns
-    -------
-    FormatSpec
-        For ``format=`` of ``kafka``.
-
     Examples
     --------
     >>> hr.io.changelog("json", deleted="gone").settings

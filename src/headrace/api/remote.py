@@ -40,11 +40,6 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
     longest
         The longest pause.
 
-    Returns
-    -------
-    Retry
-        For ``map_async(retry=)``, ``hr.tables.remote`` and ``hr.tables.sql_table``.
-
     Examples
     --------
     >>> hr.calls.retry(attempts=3, first="50ms")
@@ -158,11 +153,6 @@ def remote(
     writes_per_s
         The maximum number of rows that the whole app writes per second.
 
-    Returns
-    -------
-    Remote
-        For ``app.table(remote=)``.
-
     Examples
     --------
     >>> def fetch(keys):
@@ -232,11 +222,6 @@ def sql_table(
     new_columns
         ``"add"`` adds declared columns that the table lacks, as for ``hr.io.sql``. By default they are refused.
 
-    Returns
-    -------
-    Remote
-        For ``app.table(remote=)``.
-
     Examples
     --------
     >>> members = hr.tables.sql_table("sqlite:///members.db", "members")
@@ -269,11 +254,6 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
     write
         What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
         the key from the cache.
-
-    Returns
-    -------
-    Remote
-        For ``app.table(remote=)``.
 
     Examples
     --------

@@ -40,9 +40,7 @@ from headrace.rows.schema import Schema
 
 @final
 class Stream(MappedFlow):
-    """A flow of messages at one point of an app. Immutable: each method returns a new one.
-
-    ``app.input`` returns one, and so do its methods, which are the operators.
+    """A flow of messages at one point of an app. Immutable: each method is an operator and returns a new one.
 
     Examples
     --------
@@ -61,10 +59,6 @@ class Stream(MappedFlow):
         ----------
         *others
             The other flows, at least one.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -104,10 +98,6 @@ class Stream(MappedFlow):
         partitions
             The partition count of the intermediate stream. By default the planner decides.
 
-        Returns
-        -------
-        Stream
-
         Examples
         --------
         >>> by_member = views.partition_by("member", id="by-member")
@@ -129,10 +119,6 @@ class Stream(MappedFlow):
         ----------
         id
             The name of the intermediate stream. Keep it when the code changes: the stream is durable.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -189,11 +175,6 @@ class Stream(MappedFlow):
             since the previous result (``"discarding"``).
         late_to
             An output for messages that arrive too late. They are counted either way.
-
-        Returns
-        -------
-        WindowedStream
-            Call ``agg`` on it.
 
         Examples
         --------
@@ -264,10 +245,6 @@ class Stream(MappedFlow):
         suffix
             Added to columns of the other side whose names this side has, too.
 
-        Returns
-        -------
-        Stream
-
         Examples
         --------
         >>> orders = app.input("orders", {"member": pl.String, "at": pl.Datetime("ms")}, event_time="at")
@@ -306,10 +283,8 @@ class Stream(MappedFlow):
 
         Parameters
         ----------
-        other
-            The other stream.
-        on
-            The key: columns that both sides have.
+        other, on
+            The other stream, and the key: columns that both sides have.
         ttl
             How long a message waits for partners, by the wall clock. A newer message of its side and key replaces it.
         id
@@ -318,11 +293,7 @@ class Stream(MappedFlow):
             ``"left"`` also emits messages of this side that find no partner, ``"full"`` those of both sides. Such a
             message can still join with later ones.
         suffix
-            Added to columns of the other side whose names this side has, too.
-
-        Returns
-        -------
-        Stream
+            As for ``join``.
 
         Examples
         --------
@@ -351,10 +322,6 @@ class Stream(MappedFlow):
         id
             The name of the step's state. Keep it when the code changes: the state is durable.
 
-        Returns
-        -------
-        Stream
-
         Examples
         --------
         >>> once = views.partition_by("member", id="by-member").deduplicate(["member", "url"], "1h", id="visits")
@@ -371,10 +338,6 @@ class Stream(MappedFlow):
         ----------
         late_to
             An output for these messages.
-
-        Returns
-        -------
-        Stream
 
         Examples
         --------
@@ -403,24 +366,8 @@ class Stream(MappedFlow):
 
         Parameters
         ----------
-        task
-            An instance of a subclass of ``hr.tasks.Task``.
-        outputs
-            The columns of each output, by the output's name.
-        id
-            The name of the task's state. Keep it when the code changes: the state is durable.
-        event_time
-            The column with the outputs' event time, for all or by output. By default, a column that has the name and
-            type of the input's event time keeps that role.
-        on_error
-            What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. The
-            effects of the call before it raised are undone.
-        dead_letter
-            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
-        tables
-            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``.
-        writes
-            The names of the tables that it also writes.
+        task, outputs, id, event_time, on_error, dead_letter, tables, writes
+            As for ``app.task``.
 
         Returns
         -------
@@ -436,9 +383,9 @@ class Stream(MappedFlow):
         ...         if message["member"] not in self.seen:
         ...             self.seen.put(message["member"], {"ts": message["ts"]})
         ...             out.send("first", {"member": message["member"], "ts": message["ts"]})
-        >>> flows = views.partition_by("member", id="by-member-for-first").process(
-        ...     First(), {"first": {"member": pl.String, "ts": pl.Datetime("ms")}}, id="first-views"
-        ... )
+        >>> by_member = views.partition_by("member", id="by-member-for-first")
+        >>> columns = {"first": {"member": pl.String, "ts": pl.Datetime("ms")}}
+        >>> flows = by_member.process(First(), columns, id="first-views")
         >>> flows["first"].send_to(app.output("first-views-out"))
         """
         with Declaring("process") as here:

@@ -559,10 +559,6 @@ def counter(name: str, help: str = "") -> Counter:
     help
         Its description in ``/metrics``.
 
-    Returns
-    -------
-    Counter
-
     Examples
     --------
     >>> slow = hr.metrics.counter("slow_views", "Views that took over a second.")
@@ -586,10 +582,6 @@ def gauge(name: str, help: str = "") -> Gauge:
     help
         Its description in ``/metrics``.
 
-    Returns
-    -------
-    Gauge
-
     Examples
     --------
     >>> rules = hr.metrics.gauge("rules_loaded", "Rules that the model has.")
@@ -610,10 +602,6 @@ def histogram(name: str, help: str = "", *, buckets: Sequence[float] = SECONDS) 
     buckets
         The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
         1 ms to a minute.
-
-    Returns
-    -------
-    Histogram
 
     Examples
     --------

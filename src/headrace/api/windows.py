@@ -44,11 +44,6 @@ def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
     offset
         Shifts all windows by this much.
 
-    Returns
-    -------
-    Tumbling
-        A shape for ``window``.
-
     Examples
     --------
     >>> hr.tumbling("10s")
@@ -77,11 +72,6 @@ def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping
         The time between the beginnings of two windows. It need not divide ``size``.
     offset
         Shifts all windows by this much.
-
-    Returns
-    -------
-    Hopping
-        A shape for ``window``.
 
     Examples
     --------
@@ -115,11 +105,6 @@ def sliding(size: Duration) -> Sliding:
     size
         How long a window is.
 
-    Returns
-    -------
-    Sliding
-        A shape for ``window``.
-
     Examples
     --------
     >>> hr.windows.sliding("10s")
@@ -138,11 +123,6 @@ def session(gap: Duration) -> Session:
     ----------
     gap
         How long a key must be idle for its session to end.
-
-    Returns
-    -------
-    Session
-        A shape for ``window``.
 
     Examples
     --------
@@ -164,11 +144,6 @@ def count(size: int, every: int | None = None) -> CountWindow:
         How many messages a window holds.
     every
         How many messages of a key are between two results. By default ``size``, so windows don't overlap.
-
-    Returns
-    -------
-    CountWindow
-        A shape for ``window``.
 
     Examples
     --------
@@ -195,11 +170,6 @@ def count(size: int, every: int | None = None) -> CountWindow:
 def global_() -> GlobalWindow:
     """One window for all time, whose result is emitted when the input ends, and at ``early=`` triggers.
 
-    Returns
-    -------
-    GlobalWindow
-        A shape for ``window``.
-
     Examples
     --------
     >>> hr.windows.global_()
@@ -219,11 +189,6 @@ def after(messages: int) -> Trigger:
     ----------
     messages
         How many messages.
-
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
 
     Examples
     --------
@@ -246,11 +211,6 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
         A number of messages, or a duration.
     time
         The clock: ``"event"`` or ``"processing"`` time.
-
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
 
     Examples
     --------
@@ -275,11 +235,6 @@ def since_first(duration: Duration, time: Clock = "event") -> Trigger:
     time
         The clock: ``"event"`` or ``"processing"`` time.
 
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
-
     Examples
     --------
     >>> print(hr.triggers.since_first("5s"))
@@ -301,11 +256,6 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
     time
         The clock: ``"event"`` or ``"processing"`` time.
 
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
-
     Examples
     --------
     >>> print(hr.triggers.repeated(hr.triggers.since_last("5s", time="processing")))
@@ -322,11 +272,6 @@ def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
     ----------
     *triggers
         Two or more. A number or a duration means ``every`` of it.
-
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
 
     Examples
     --------
@@ -345,11 +290,6 @@ def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
     ----------
     *triggers
         Two or more. A number or a duration means ``every`` of it.
-
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
 
     Examples
     --------
@@ -371,11 +311,6 @@ def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
     trigger
         A trigger. A number or a duration means ``every`` of it.
 
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
-
     Examples
     --------
     >>> print(hr.triggers.repeated(hr.triggers.since_first("5s")))
@@ -388,11 +323,6 @@ def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
 
 def at_close() -> Trigger:
     """Never fire: as ``late=``, it collects late messages into one result when the window closes.
-
-    Returns
-    -------
-    Trigger
-        For ``window(early=, late=)``.
 
     Examples
     --------
