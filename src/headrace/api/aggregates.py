@@ -1,21 +1,9 @@
-"""The aggregates of windows: built-in ones, and Polars' own where they mean the same.
+"""The aggregates of windows: built-in ones, the dtypes of their results, and Polars' own where they mean the same.
 
-aggregate
-    The spec of an aggregate of a window.
-
-polars aggregates
-    Recognise Polars' own aggregations and turn them into Headrace's.
-
-    An expression is recognised by its tree: ``meta.pop`` takes it apart, and ``meta.eq`` compares it with what Polars
-    builds from the parts, so no serialised form is involved. An aggregation is accepted only if Headrace's result has
-    the same value as Polars'; its dtype may be wider, because counts and sums have 64 bits. All other expressions are
-    refused.
-
-aggregates
-    The built-in aggregates of windows, and the dtypes of their results.
-
-    The dtypes keep a long-lived window from overflowing a narrow column: counts and sums of integers have 64 bits,
-    whatever the column's type.
+An expression of Polars is recognised by its tree: ``meta.pop`` takes it apart, and ``meta.eq`` compares it with what
+Polars builds from the parts, so no serialised form is involved. It is accepted only if Headrace's result has the same
+value as Polars'; its dtype may be wider: counts and sums of integers have 64 bits, so that a long-lived window doesn't
+overflow a narrow column.
 """
 
 from __future__ import annotations
@@ -102,11 +90,10 @@ SUPPORTED = (
     "hr.aggregates has first, last, top_k, n_unique, fold and reduce; "
     "compute with results afterwards: .agg(...).with_columns(...)"
 )
-"""Return the hint for an expression that isn't an aggregate here."""
 
 
 def aggregate_of(expr: pl.Expr) -> Aggregate:
-    """Return the aggregate of a Polars expression; raises if it isn't one, or if Headrace's result would differ."""
+    """The aggregate of a Polars expression; raises if it isn't one, or if Headrace's result would differ."""
     bare = _unaliased(expr)
     if _equal(bare, pl.len()):
         return Aggregate("count")
@@ -140,7 +127,7 @@ def aggregate_of(expr: pl.Expr) -> Aggregate:
 
 
 def name_of(expr: pl.Expr) -> str:
-    """Return the name that Polars would give the result."""
+    """The name that Polars would give the result."""
     name = expr.meta.output_name(raise_if_undetermined=False)
     if not name or expr.meta.has_multiple_outputs():
         raise DeclarationError(
@@ -159,7 +146,7 @@ def _top_k(value: pl.Expr, k: pl.Expr) -> Aggregate:
 
 
 def _unaliased(expr: pl.Expr) -> pl.Expr:
-    """Return the expression without its own aliases; names inside it (of struct fields) stay."""
+    """The expression without its own aliases; names inside it (of struct fields) stay."""
     while True:
         parts = expr.meta.pop()
         name = expr.meta.output_name(raise_if_undetermined=False)
@@ -174,7 +161,7 @@ def _without_drop_nulls(value: pl.Expr) -> pl.Expr:
 
 
 def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
-    """Return ``value`` without its ``drop_nulls``, which is required because only Headrace ignores nulls anyway."""
+    """``value`` without its ``drop_nulls``, which is required because only Headrace ignores nulls anyway."""
     kept = _without_drop_nulls(value)
     if kept is value:
         raise DeclarationError(
@@ -185,7 +172,7 @@ def _after_drop_nulls(value: pl.Expr, whole: pl.Expr, kind: str) -> pl.Expr:
 
 
 def _where_true(value: pl.Expr) -> pl.Expr:
-    """Return ``x.filter(p)`` as one value per row: null where ``p`` isn't true, so that the aggregate ignores it."""
+    """``x.filter(p)`` as one value per row: null where ``p`` isn't true, so that the aggregate ignores it."""
     parts = value.meta.pop()
     if len(parts) == 2 and _equal(value, parts[1].filter(parts[0])):
         return pl.when(parts[0]).then(_without_drop_nulls(parts[1]))
@@ -205,9 +192,8 @@ def _unknown(expr: pl.Expr) -> DeclarationError:
 
 # -- aggregates --------------------------------------------------------------------------------------
 def count(column: str | pl.Expr | None = None) -> Aggregate:
-    """Count messages, or the values of ``column`` that aren't null.
-
-    The result is Int64. ``pl.len()`` and ``pl.col("x").count()`` are the same.
+    """Count messages, or the values of ``column`` that aren't null, as Int64; as ``pl.len()`` and
+    ``pl.col("x").count()``.
 
     Parameters
     ----------
@@ -242,14 +228,12 @@ def sum(column: str | pl.Expr) -> Aggregate:
 
 
 def min(column: str | pl.Expr) -> Aggregate:
-    """Return the smallest value, of the column's own dtype; nulls are ignored.
-
-    ``pl.col("x").min()`` is the same.
+    """The smallest value, of the column's own dtype; nulls are ignored, as in ``pl.col("x").min()``.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -260,14 +244,12 @@ def min(column: str | pl.Expr) -> Aggregate:
 
 
 def max(column: str | pl.Expr) -> Aggregate:
-    """Return the largest value, of the column's own dtype; nulls are ignored.
-
-    ``pl.col("x").max()`` is the same.
+    """The largest value, of the column's own dtype; nulls are ignored, as in ``pl.col("x").max()``.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -278,14 +260,12 @@ def max(column: str | pl.Expr) -> Aggregate:
 
 
 def mean(column: str | pl.Expr) -> Aggregate:
-    """Return the mean of the values that aren't null, as Float64.
-
-    ``pl.col("x").mean()`` is the same.
+    """The mean of the values that aren't null, as Float64, as in ``pl.col("x").mean()``.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -296,17 +276,15 @@ def mean(column: str | pl.Expr) -> Aggregate:
 
 
 def first(column: str | pl.Expr) -> Aggregate:
-    """Return the value of the message with the earliest event time.
+    """The value of the message with the earliest event time; of several such messages, the one that arrived first.
 
-    Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where
-    messages have no event time, or the window follows the clock, the order is that of arrival.
-
-    ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
+    A null is a value like any other. Where messages have no event time, or the window follows the clock, the order is
+    that of arrival. ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -317,17 +295,14 @@ def first(column: str | pl.Expr) -> Aggregate:
 
 
 def last(column: str | pl.Expr) -> Aggregate:
-    """Return the value of the message with the latest event time.
+    """The value of the message with the latest event time; of several such messages, the one that arrived last.
 
-    Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where
-    messages have no event time, or the window follows the clock, the order is that of arrival.
-
-    ``pl.col("x").last()`` depends on the order of rows instead, and is refused.
+    It treats nulls and messages without event time as ``first`` does, and ``pl.col("x").last()`` is refused, too.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -338,15 +313,14 @@ def last(column: str | pl.Expr) -> Aggregate:
 
 
 def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Aggregate:
-    """Return the ``k`` largest values in a list, largest first.
+    """The ``k`` largest values in a list, largest first; of equal values, those that arrived first come first.
 
-    Of equal values, those that arrived first come first. Nulls are left out, whereas Polars would fill the list with
-    them; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
+    Nulls are left out, whereas Polars would fill the list with them; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
     k
         The maximum length of the list.
     by
@@ -367,15 +341,14 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
 
 
 def n_unique(column: str | pl.Expr) -> Aggregate:
-    """Count the distinct values, as Int64; nulls are left out.
+    """Count the distinct values, as Int64; nulls are left out, as in ``pl.col("x").drop_nulls().n_unique()``.
 
-    The count is exact, so every value is kept until the window closes. Polars counts null as a value;
-    ``pl.col("x").drop_nulls().n_unique()`` is the same as this.
+    The count is exact, so every value is kept until the window closes.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -394,7 +367,7 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -405,16 +378,15 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
 
 
 def implode(column: str | pl.Expr) -> Aggregate:
-    """Return all values in a list in order of arrival, nulls included.
+    """All values in a list in order of arrival, nulls included; as ``pl.col("x").implode()``.
 
     Every value is kept until the window closes. Sliding windows, and hopping ones without triggers, are assembled from
     pieces of time, and a session may be merged from two; values of earlier pieces then come first.
-    ``pl.col("x").implode()`` is the same.
 
     Parameters
     ----------
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
 
     Examples
     --------
@@ -454,8 +426,7 @@ def fold(
 
     Examples
     --------
-    >>> longest = hr.aggregates.fold(0, lambda so_far, row: max(so_far, len(row["url"])), dtype=pl.Int64)
-    >>> longest.kind
+    >>> hr.aggregates.fold(0, lambda so_far, row: max(so_far, len(row["url"])), dtype=pl.Int64).kind
     'fold'
     """
     with Declaring("fold"):
@@ -482,7 +453,7 @@ def reduce(
         ``function(a, b)`` combines two values to one that isn't None. It must be associative: ``f(f(a, b), c)`` equals
         ``f(a, f(b, c))``.
     column
-        The name of a column, or a Polars expression of one value for each message.
+        As for ``sum``.
     dtype
         The Polars type of the result; by default that of the column.
     version
@@ -503,7 +474,7 @@ def reduce(
 def named_aggregates(
     aggregates: tuple[Aggregate | pl.Expr, ...], named: Mapping[str, Aggregate | pl.Expr]
 ) -> tuple[tuple[str, Aggregate], ...]:
-    """Return the aggregates of a window by the names of their columns, from the arguments of ``agg``."""
+    """The aggregates of a window by the names of their columns, from the arguments of ``agg``."""
     found: dict[str, Aggregate] = {}
     for given in aggregates:
         if isinstance(given, Aggregate):
@@ -537,7 +508,7 @@ def _aggregate(name: str, given: object) -> Aggregate:
 def aggregate_dtype(
     aggregate: Aggregate, value: pl.DataType | None = None, by: pl.DataType | None = None
 ) -> pl.DataType:
-    """Return the dtype of ``aggregate`` over values of dtype ``value`` (None: it takes no value)."""
+    """The dtype of ``aggregate`` over values of dtype ``value`` (None: it takes no value)."""
     if aggregate.dtype is not None:
         return aggregate.dtype
     if value is None:

@@ -1,26 +1,8 @@
 """Checks of what users declare: keys, functions, expressions and words; and where in their code it stands.
 
-location
-    Find where the user's code declares something, for errors, plans and the plan page.
-
-literals
-    Check arguments that must be one of a few words.
-
-schemas
-    Compare schemas, and describe a schema in one line.
-
-expressions
-    Compute the schema of Polars expressions, and check whether a stream may use them.
-
-    Polars infers the schema over a frame without rows. Batches of a stream begin and end anywhere, so an expression may
-    read only one row at a time. An expression that reads several (``sum``, ``shift``, ``over``, ``sort``) is refused,
-    because its results would depend on how the stream is cut into batches.
-
-rows
-    Check the functions that users pass, and find the schema of their results: ``schema=`` or the return annotation.
-
-keys
-    Check key columns: which columns can be keys, and how users name them.
+Polars infers the schema of expressions over a frame without rows. Batches of a stream begin and end anywhere, so an
+expression may read only one row at a time. One that reads several (``sum``, ``shift``, ``over``, ``sort``) is refused,
+because its results would depend on how the stream is cut into batches.
 """
 
 from __future__ import annotations
@@ -76,7 +58,7 @@ class Location:
 
 
 def here() -> Location:
-    """Return the innermost frame that isn't Headrace's own."""
+    """The innermost frame that isn't Headrace's own."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -85,7 +67,7 @@ def here() -> Location:
 
 
 def _whole(frame: FrameType) -> str:
-    """Return the lines of a frame's current call, from the method's name on; empty if the call is one line."""
+    """The lines of a frame's current call, from the method's name on; empty if the call is one line."""
     code = frame.f_code
     positions = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
     first, (_, last, _, end) = frame.f_lineno, positions
@@ -118,7 +100,7 @@ class Declaring:
 
 
 def at(location: Location) -> str:
-    """Return ``at pipeline.py:12: <text of the line>``, the end of an error's message."""
+    """The end of an error's message: ``at pipeline.py:12: <text of the line>``."""
     text = location.text if len(location.text) <= _TEXT_MAX else f"{location.text[: _TEXT_MAX - 3]}..."
     return f"at {location}: {text}" if text else f"at {location}"
 
@@ -128,7 +110,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def one_of(what: str, value: _Choice, literal: object) -> _Choice:
-    """Return ``value`` if it is one of the values of a ``Literal``."""
+    """Return ``value`` if it is one of the values of a ``Literal``; raise otherwise."""
     allowed = get_args(literal)
     if value not in allowed:
         names = ", ".join(f'"{name}"' for name in allowed)
@@ -150,7 +132,7 @@ def schema_difference(found: Schema, wanted: Schema) -> str:
 
 
 def describe(schema: Schema | None) -> str:
-    """Return a schema in one line."""
+    """A schema in one line."""
     if schema is None:
         return "schema not known yet"
     return ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())
@@ -163,7 +145,7 @@ _ACROSS_ROWS = ('{"Agg"', '"Len"', '{"Over"', '{"Sort', '{"Slice"', '{"Gather"',
 
 
 def as_expression(value: object, what: str) -> pl.Expr:
-    """Return a column name or an expression as an expression."""
+    """A column name or an expression as an expression."""
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
@@ -175,7 +157,7 @@ def as_expression(value: object, what: str) -> pl.Expr:
 
 
 def named_expression(name: str, value: object) -> pl.Expr:
-    """Return a keyword argument (an expression, a column's name or a literal) as an expression."""
+    """A keyword argument (an expression, a column's name or a literal) as an expression."""
     if isinstance(value, str | pl.Expr):
         return as_expression(value, name).alias(name)
     try:
@@ -188,7 +170,7 @@ def named_expression(name: str, value: object) -> pl.Expr:
 
 
 def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[str, pl.DataType]:
-    """Return the columns that ``exprs`` compute; with ``keep``, also the columns that they don't replace."""
+    """The columns that ``exprs`` compute; with ``keep``, also the columns that they don't replace."""
     exprs = tuple(exprs)
     for expr in exprs:
         check_row_wise(expr)
@@ -205,7 +187,7 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
 
 
 def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
-    """Return the dtype of an expression, which must compute exactly one column."""
+    """The dtype of an expression, which must compute exactly one column."""
     check_row_wise(expr)
     columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
     if len(columns) != 1:
@@ -236,14 +218,14 @@ def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str,
 
 
 def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationError:
-    """Return the error for a missing column, which lists the columns and suggests the likeliest."""
+    """The error for a missing column, which lists the columns and suggests the likeliest."""
     near = difflib.get_close_matches(name, columns, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}the columns are {', '.join(columns)}")
 
 
 def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:
-    """Return the columns whose values a projection leaves unchanged."""
+    """The columns whose values a projection leaves unchanged."""
     lazy = pl.LazyFrame(schema=dict(schema.columns))
     same = set(schema.columns) if keep else set()
     for expr in exprs:
@@ -290,7 +272,7 @@ def _serialized(expr: pl.Expr) -> str:
 
 
 def _judgeable(expr: pl.Expr) -> pl.Expr:
-    """Return the expression with one field of a struct selected instead of several, which make Polars 2.1 panic."""
+    """The expression with one field of a struct selected instead of several, which make Polars 2.1 panic."""
     form = _serialized(expr)
     if '"SelectFields"' not in form:
         return expr
@@ -341,8 +323,7 @@ class ForeignSchema(Protocol):
 
     @property
     def names(self) -> Any:
-        """Return the names of its columns."""
-        ...
+        """The names of its columns."""
 
 
 SchemaLike = Schema | type | typing.Mapping[str, Any] | ForeignSchema
@@ -394,7 +375,7 @@ def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> Non
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:
-    """Return the schema of the rows that ``function`` returns; with ``many``, it returns an iterable of rows."""
+    """The schema of the rows that ``function`` returns; with ``many``, it returns an iterable of rows."""
     if schema is not None:
         return Schema.of(schema)
     row = _returned(function)
@@ -411,13 +392,13 @@ def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, ma
 
 
 def name_of(function: object) -> str:
-    """Return a function's name for error messages."""
+    """A function's name for error messages."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return "the lambda" if name.endswith("<lambda>") else f"{name}()"
 
 
 def place_of(function: object) -> str:
-    """Return where a function is defined, ``file:line``; empty if that is unknown."""
+    """Where a function is defined, ``file:line``; empty if that is unknown."""
     code = getattr(inspect.unwrap(called_by(function)), "__code__", None) if callable(function) else None
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -448,14 +429,14 @@ def _readable(annotation: Any) -> str:
 
 # -- keys --------------------------------------------------------------------------------------------
 def key_parts(key: object) -> tuple[Any, ...]:
-    """Return the parts of a key as users write it: one or several, or None for none."""
+    """The parts of a key as users write it: one or several, or None for none."""
     if key is None:
         return ()
     return tuple(key) if isinstance(key, Iterable) and not isinstance(key, str) else (key,)
 
 
 def key_names(key: object) -> tuple[str, ...]:
-    """Return the names in ``key``; raise if a part isn't the name of a column."""
+    """The names in ``key``; raises if a part isn't the name of a column."""
     parts = key_parts(key)
     for part in parts:
         if isinstance(part, pl.Expr) and part.meta.is_column():
@@ -469,7 +450,7 @@ def key_names(key: object) -> tuple[str, ...]:
 
 
 def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
-    """Return the columns of ``key``; raise unless there is at least one, all exist, and their types have equality."""
+    """The columns of ``key``; raises unless there is at least one, all exist, and their types have equality."""
     names = key_names(key)
     if not names:
         raise DeclarationError(
@@ -488,7 +469,7 @@ def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[st
 
 
 def key_name(key: str | pl.Expr) -> str:
-    """Return the name of the column that holds a key."""
+    """The name of the column that holds a key."""
     if isinstance(key, str):
         return key
     if not isinstance(key, pl.Expr):

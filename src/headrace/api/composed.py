@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-import numpy as np
 import polars as pl
-from typing_extensions import override
 
-from headrace.api.checks import Declaring, SchemaLike, as_expression, check_predicate, key_columns, key_parts
-from headrace.core.errors import DeclarationError
+from headrace.api.checks import Declaring, as_expression, check_predicate, key_columns, key_parts
+from headrace.api.flow import MappedFlow
+from headrace.api.operators.steps import Sampler, SomeKeys, SomeMessages
+from headrace.core.errors import DeclarationError, UsageError
 from headrace.rows.given import Rows
-from headrace.rows.hashing import hash_rows
 from headrace.rows.schema import Schema
 
 
-# -- choosing ----------------------------------------------------------------------------------------
 def first_matches(
     schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
 ) -> dict[str, pl.Expr]:
@@ -63,82 +59,14 @@ def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, se
     return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)
 
 
-# These are classes instead of expressions with a Python function inside, because plans show their names.
-
-
-class Sampler:
-    """Only leaves out messages; it reads the columns ``keys``."""
-
-    __slots__ = ()
-
-    keys: tuple[str, ...]
-
-    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the messages of a batch that stay."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class SomeKeys(Sampler):
-    """Keeps the keys whose hash, mixed with the seed, is in the lower ``fraction`` of all hashes.
-
-    The seed is always mixed in, because the hash of the keys alone chooses the partition: without a seed, a sample
-    would keep all or nothing of each partition.
-    """
-
-    fraction: float
-    keys: tuple[str, ...]
-    seed: int
-
-    @override
-    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        bound = math.floor(self.fraction * 2**64)
-        if bound == 2**64:
-            return rows
-        hashes = pl.DataFrame({"key": hash_rows(rows, self.keys)}).with_columns(seed=pl.lit(self.seed, pl.Int64))
-        return rows.filter(pl.Series(hash_rows(hashes, ["seed", "key"]) < np.uint64(bound)))
-
-
-@dataclass(frozen=True, slots=True)
-class SomeMessages(Sampler):
-    """Keeps each message at random. It holds no generator, because two tasks must not draw the same numbers."""
-
-    fraction: float
-    keys: tuple[str, ...] = ()
-
-    @override
-    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.filter(pl.Series(np.random.default_rng().random(rows.height) < self.fraction))
-
-
-# -- composed ----------------------------------------------------------------------------------------
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class Composed:
-    """The methods that a stream has because it can be filtered and partitioned."""
+class Composed(MappedFlow):
+    """A flow with the operators that are composed of others."""
 
     __slots__ = ()
-
-    @property
-    def schema(self) -> Schema:
-        """As in ``Stream``."""
-        raise NotImplementedError
-
-    def filter(self, predicate: str | pl.Expr | Callable[[Any], bool]) -> Self:
-        """As in ``Stream``."""
-        raise NotImplementedError
-
-    def map_batches(self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None) -> Self:
-        """As in ``Stream``."""
-        raise NotImplementedError
-
-    def partition_by(
-        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
-    ) -> Self:
-        """As in ``Stream``."""
-        raise NotImplementedError
 
     def head(self, n: int = 5, *, sample: int | Mapping[str, Rows] = 1000) -> pl.DataFrame:
         """Return the first messages at this point of the app, from a test run over the first rows of its inputs.
@@ -164,10 +92,9 @@ class Composed:
         >>> views.filter(pl.col("ms") > 100).select("member", "ms").head(sample={"page-views": rows}).rows()
         [('ann', 120)]
         """
-        return self._head(n, sample)
-
-    def _head(self, n: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-        raise NotImplementedError
+        if self.draft.preview is None:
+            raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
+        return self.draft.preview(self.draft, self.node, n, sample)
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Call your own operator: ``stream.pipe(f, x)`` is ``f(stream, x)``.

@@ -73,7 +73,7 @@ class DataFrameInput:
         return self.system(stream_id)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Return the columns that the app declares, by default all of the DataFrame."""
+        """The columns that the app declares, by default all of the DataFrame."""
         declared = Schema.of(self.columns if schema is None else schema)
         for name in declared.columns:
             if name not in self.columns:
@@ -85,7 +85,7 @@ class DataFrameInput:
         return declared
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Return the system of an input: files in the app's home, which Spark writes when the app starts."""
+        """The system of an input: files in the app's home, which Spark writes when the app starts."""
         if use.start != "oldest":
             raise DeclarationError(f"start={use.start!r}: a DataFrame gets no rows later", hint="leave start= out")
         for name in use.event_time:
@@ -105,7 +105,8 @@ class DataFrameInput:
 
 
 def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str] | None = None) -> DataFrameInput:
-    """A Spark DataFrame: an input that ends.
+    """A Spark DataFrame: an input that ends. Its columns are those of the DataFrame, unless the input declares some of
+    them.
 
     When the app first starts, Spark writes the rows as Parquet files into the app's home. The app reads this copy from
     then on, also after a restart. Spark copies only the columns that the input declares, in the order of its event time
@@ -147,7 +148,7 @@ def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str]
 
 
 def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    """Return the columns of a Spark schema in JSON. Raises ``DeclarationError`` for a type that a stream can't hold."""
+    """The columns of a Spark schema in JSON. Raises ``DeclarationError`` for a type that a stream can't hold."""
     fields = schema["fields"]
     counts = Counter(one["name"].lower() for one in fields)
     for one in fields:
@@ -162,7 +163,7 @@ def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _column(name: str, spark: Any) -> pl.DataType:
-    """Return the type of a column. It may be a map, which becomes a list of entries when the rows are copied."""
+    """A column may be a map, which becomes a list of entries when the rows are copied."""
     if isinstance(spark, dict) and spark["type"] == "map":
         entry = {"key": spark["keyType"], "value": spark["valueType"]}
         return pl.List(pl.Struct({part: _type(name, of) for part, of in entry.items()}))

@@ -1,20 +1,6 @@
-"""Descriptors of systems, their protocols, and the arguments that descriptors share.
+"""Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``; and what descriptors share.
 
-References to secrets: ``secret_env(...)`` and ``secret_file(...)``.
-
-system descriptor
-    The protocols of ``system=``: a descriptor names a stream's system, and may add details for inputs or outputs.
-
-descriptors
-    Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
-
-    A descriptor is a small frozen record; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
-
-record schema
-    Arguments that inputs from brokers share: where they begin, and the columns of their records.
-
-object store
-    The place of an app's snapshots in an object store: ``object_store(...)``.
+A descriptor is a small frozen record; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
 """
 
 from __future__ import annotations
@@ -45,7 +31,7 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 
 
 def secret_env(name: str) -> SecretPlace:
-    """Refer to a secret in an environment variable.
+    """Refer to a secret in an environment variable, for options such as ``sasl.password`` of ``hr.io.kafka``.
 
     Drivers, containers and commands read the variable when they need the secret. Plans, logs and an app's stored data
     only have its name.
@@ -69,10 +55,7 @@ def secret_env(name: str) -> SecretPlace:
 
 
 def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
-    """Refer to a secret in a file, such as one that Kubernetes mounts.
-
-    Drivers, containers and commands read the file when they need the secret. Plans, logs and an app's stored data only
-    have its path.
+    """Refer to a secret in a file, such as one that Kubernetes mounts; otherwise like ``secret_env``.
 
     Parameters
     ----------
@@ -100,16 +83,12 @@ class SystemDescriptor(Protocol):
     """Names the system of a stream."""
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of the stream with this id."""
-        ...
+        """The system of the stream with this id."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """What else an app declares about an input, and its home, where a system may keep files.
-
-    ``event_time`` is the column with the event time, if there is one.
-    """
+    """What else an app declares about an input, and its home, where a system may keep files."""
 
     app: str
     home: str
@@ -123,32 +102,30 @@ class InputDescriptor(SystemDescriptor, Protocol):
     """A descriptor with details for inputs."""
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Return the input's columns; ``schema`` is the declared one. Raises ``DeclarationError`` if it doesn't fit."""
-        ...
+        """The input's columns; ``schema`` is declared. Raises ``DeclarationError`` if it doesn't fit."""
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Return the input's system. Raises ``DeclarationError`` for an unsupported use."""
-        ...
+        """The input's system. Raises ``DeclarationError`` for an unsupported use."""
 
 
 class OutputOnly(ABC):
-    """A descriptor of outputs only: it can't be an input, because reading couldn't continue from a position."""
+    """A descriptor of outputs only: reading couldn't continue from a position, as the rows of a table have no order."""
 
     __slots__ = ()
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Refuse, because the rows of a table have no order."""
+        """Refuse."""
         del schema
         raise self.no_input()
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Refuse, for the same reason."""
+        """Refuse."""
         del stream_id, use
         raise self.no_input()
 
     @abstractmethod
     def no_input(self) -> DeclarationError:
-        """Return the error for an app that declares it as an input."""
+        """The error for an app that declares it as an input."""
 
 
 @runtime_checkable
@@ -156,12 +133,11 @@ class OutputDescriptor(SystemDescriptor, Protocol):
     """A descriptor with details for outputs."""
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """Return the output's system. Raises ``DeclarationError`` for arguments that only inputs have."""
-        ...
+        """The output's system. Raises ``DeclarationError`` for arguments that only inputs have."""
 
 
 def internal_system(system: object, app: str) -> SystemSpec:
-    """Return the record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
+    """The record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
     if isinstance(system, SystemSpec):
         spec = system
     elif callable(describe := getattr(system, "system", None)):
@@ -199,7 +175,7 @@ class Files:
     csv: CsvFormat = field(default_factory=CsvFormat)
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of these files; each stream has its own."""
+        """Each stream has its own."""
         options = {
             "path": self.path,
             "format": self.format,
@@ -213,18 +189,18 @@ class Files:
         return SystemSpec(f"files-{stream_id}".replace(".", "-"), "files", given)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """Return the columns that the app declares."""
+        """The columns that the app declares."""
         return Schema.of(schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """Return the system of an input, which keeps a list of its files in the app's home."""
+        """The system of an input, which keeps a list of its files in the app's home."""
         spec = self.system(stream_id)
         list_file = f"{use.home}/files/{use.app}/{stream_id}.jsonl"
         time = {"event_time": columns_to_json(use.event_time)} if use.event_time else {}
         return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file, **time})
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """Return the system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
+        """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         spec = self.system(stream_id)
         if wrong := sorted(spec.options.keys() - {"path", "format", "partitions"}):
             raise DeclarationError(f"{', '.join(wrong)} of files {self.path}: only an input can have this")
@@ -243,7 +219,7 @@ class Log:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the one system for all streams of this log."""
+        """All streams share it."""
         del stream_id
         return SystemSpec(self.name, "log", {"root": self.root})
 
@@ -255,7 +231,7 @@ class Memory:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the one system for all streams of this memory."""
+        """All streams share it."""
         del stream_id
         return SystemSpec(self.name, "memory", {"name": self.name})
 
@@ -271,7 +247,7 @@ class Sql(OutputOnly):
     new_columns: NewColumns
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of this table; each stream has its own."""
+        """Each stream has its own."""
         options = {
             "url": self.url,
             "table": self.table,
@@ -507,7 +483,7 @@ _WORDS = {
 
 
 def start_of(start: object) -> str | int:
-    """Return the meaning of ``start=``: an edge, or milliseconds since the epoch. Raises ``DeclarationError``."""
+    """What ``start=`` means: an edge, or milliseconds since the epoch. Raises ``DeclarationError``."""
     if start in ("oldest", "upcoming"):
         return str(start)
     if (time_ms := time_of(start)) is not None:
@@ -520,7 +496,7 @@ def start_of(start: object) -> str | int:
 
 
 def time_of(time: object) -> int | None:
-    """Return a time in milliseconds since the epoch; None if the value isn't a time."""
+    """A time in milliseconds since the epoch; None if the value isn't a time."""
     if isinstance(time, datetime):
         return moment_ms(time)
     if isinstance(time, str) and time not in _WORDS:
@@ -532,7 +508,7 @@ def time_of(time: object) -> int | None:
 
 
 def record_columns_of(columns: object, service: str, known: Sequence[str], example: str) -> dict[str, str]:
-    """Return the columns of ``record_columns=``. Raises ``DeclarationError`` for metadata that records don't have."""
+    """The columns of ``record_columns=``. Raises ``DeclarationError`` for metadata that records don't have."""
     if columns is None:
         return {}
     example = f"write record_columns={example}"
@@ -551,7 +527,7 @@ def record_columns_of(columns: object, service: str, known: Sequence[str], examp
 def input_schema(
     stream: str, service: str, format: FormatSpec, about: Columns, what: Mapping[str, str], schema: SchemaLike | None
 ) -> Schema:
-    """Return the columns of an input: those of the format, otherwise of ``schema``, and those ``about`` records.
+    """The columns of an input: those of the format, otherwise of ``schema``, and those ``about`` records.
 
     ``what`` names the metadata in each of the latter, for messages.
     """
@@ -613,19 +589,16 @@ def object_store(
     ----------
     url
         ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or ``file:///shared/folder``.
-    endpoint
-        The address of a store that isn't Amazon's but has the same API as S3. By default the environment variable
-        ``AWS_ENDPOINT_URL``.
-    region
-        The region of the bucket. By default the environment variable ``AWS_REGION``.
+    endpoint, region
+        The address of a store that isn't Amazon's but has the same API as S3, and the region of the bucket. By default
+        ``$AWS_ENDPOINT_URL`` and ``$AWS_REGION``.
     bandwidth
         The highest rate at which a container sends, such as ``"50MB/s"``. By default there is no limit.
 
     Examples
     --------
     >>> store = hr.io.object_store("s3://bucket/page-views", region="eu-central-1", bandwidth="50MB/s")
-    >>> app = hr.App("page-views", snapshots=store)
-    >>> print(app.settings.snapshots)
+    >>> print(hr.App("page-views", snapshots=store).settings.snapshots)
     s3://bucket/page-views
     """
     with Declaring("object_store", quoting=False):

@@ -1,25 +1,9 @@
 """The graph during its declaration, the ends of flows, and how a draft becomes a graph.
 
-draft
-    The graph during its declaration: the handles (``Stream``, ``Output``, ``Table``) add to it.
-
-    It keeps ids unique and nodes in the order of declaration, but knows no rules of operators. ``freeze`` turns it into
-    a ``Graph``.
-
-table checks
-    Check declared tables: what fills them, their columns, and the limits of remote ones.
-
-handles
-    The ends of flows, ``Output`` and ``Table``. They are handles into the draft; ``Stream`` has the rules.
-
-freeze
-    Turn a draft into a graph: leave out unused parts, and refuse unfinished ones.
-
-    An input, output or table that no flow uses does no harm and is left out. A step whose results go nowhere is an
-    error, because it would lose messages silently.
-
-cutting
-    Cut the part of an app that one step depends on, for a test run over the first rows.
+A draft keeps ids unique and nodes in the order of declaration, but knows no rules of operators. The handles
+(``Stream``, ``Output``, ``Table``) add to it, and ``freeze`` turns it into a ``Graph``. An input, output or table that
+no flow uses does no harm and is left out. A step whose results go nowhere is an error, because it would lose messages
+silently.
 """
 
 from __future__ import annotations
@@ -68,7 +52,6 @@ class Preview(Protocol):
 
     def __call__(self, draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
         """Return the first results of a step."""
-        ...
 
 
 class Draft:
@@ -124,7 +107,7 @@ class Draft:
                 )
 
     def system(self, descriptor: SystemDescriptor | SystemSpec | None, stream_id: str) -> SystemSpec:
-        """Return the system that a descriptor means for a stream. In an app, a name always means the same system."""
+        """The system that a descriptor means for a stream. In an app, a name always means the same system."""
         if descriptor is None:
             return self.default_system
         if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
@@ -143,7 +126,7 @@ class Draft:
         return known
 
     def written_table(self, table: TableSpec) -> str:
-        """Return the output for messages to a remote table; it has the table's id."""
+        """The output for messages to a remote table; it has the table's id."""
         if table.id not in self.streams:
             system = table.system or SystemSpec(f"remote-{table.id}".replace(".", "-"), "remote")
             self.streams[table.id] = StreamSpec(
@@ -197,13 +180,13 @@ class Draft:
         )
 
     def source_of(self, node_id: str) -> StreamSpec | None:
-        """Return the source stream that this node reads; None if it doesn't read a source."""
+        """The source stream that this node reads; None if it doesn't read a source."""
         stream = self.nodes[node_id].operator.stream_read
         spec = None if stream is None else self.streams[stream]
         return None if spec is None or spec.role is Role.INTERMEDIATE else spec
 
     def followed(self) -> set[str]:
-        """Return the nodes whose results another node takes."""
+        """The nodes whose results another node takes."""
         return {input_ for node in self.nodes.values() for input_ in node.inputs}
 
     def _next_id(self, kind: str, first: str = "-1") -> str:
@@ -225,7 +208,7 @@ class Draft:
 
 # -- table checks ------------------------------------------------------------------------------------
 def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
-    """Return the table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
+    """The table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
     if not spec.key:
         raise DeclarationError("a table needs a key", hint='name its column: key="member"')
     if spec.ttl_ms is not None and spec.versions_ms is not None:
@@ -258,7 +241,7 @@ def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
 
 
 def fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
-    """Return the table, filled with rows of these columns."""
+    """The table, filled with rows of these columns."""
     columns = dict(fed.columns)
     if isinstance(spec.deleted, str):
         if spec.deleted not in columns:
@@ -290,7 +273,7 @@ def check_filled_by_flows(spec: TableSpec) -> None:
 
 
 def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
-    """Return null values for all columns but the key: a row with them deletes from a remote table."""
+    """Null values for all columns but the key: a row with them deletes from a remote table."""
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
             f"there is no function to delete rows of the remote table {table.id!r} (at {table.location})",
@@ -301,7 +284,7 @@ def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
 
 
 def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], SystemSpec]) -> TableSpec:
-    """Return ``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
+    """``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
     if not isinstance(remote, Remote):
         raise DeclarationError(
             f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",
@@ -349,17 +332,12 @@ class Output:
 
     def __init__(self, draft: Draft, id_: str) -> None:
         self.draft = draft
-        self._id = id_
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self._id
+        self.id = id_
 
     @property
     def spec(self) -> StreamSpec:
         """The stream as declared so far."""
-        return self.draft.streams[self._id]
+        return self.draft.streams[self.id]
 
     @property
     def schema(self) -> Schema | None:
@@ -368,7 +346,7 @@ class Output:
 
     @override
     def __repr__(self) -> str:
-        return f"Output({self._id!r}, {describe(self.schema)})"
+        return f"Output({self.id!r}, {describe(self.schema)})"
 
     if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
 
@@ -389,17 +367,12 @@ class Table:
 
     def __init__(self, draft: Draft, id_: str) -> None:
         self.draft = draft
-        self._id = id_
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self._id
+        self.id = id_
 
     @property
     def spec(self) -> TableSpec:
         """The table as declared so far."""
-        return self.draft.tables[self._id]
+        return self.draft.tables[self.id]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -413,7 +386,7 @@ class Table:
 
     @override
     def __repr__(self) -> str:
-        return f"Table({self._id!r}, key={', '.join(self.key)}, {describe(self.schema)})"
+        return f"Table({self.id!r}, key={', '.join(self.key)}, {describe(self.schema)})"
 
     if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
 
@@ -432,7 +405,7 @@ def check_target(target: object) -> None:
 
 
 def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
-    """Return the columns that choose the partition of an output, or the row of a table."""
+    """The columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
         if target.spec.system.kind in _KEYED:
             _check_record_key(target.spec, key, schema)
@@ -455,7 +428,7 @@ _KEYED = {"kinesis": "Kinesis stream", "kafka": "topic"}
 
 
 def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
-    """Raise ``DeclarationError`` unless the descriptor of the stream names the records' key and the flow has it."""
+    """Raise unless the descriptor of the stream names the records' key and the flow has it."""
     kind, options = spec.system.kind, spec.system.options
     stream = options.get("stream") or options.get("topic")
     named = options.get("key") or options.get("output", {}).get("key")
@@ -491,7 +464,7 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
 
 # -- freeze ------------------------------------------------------------------------------------------
 def freeze(draft: Draft) -> Graph:
-    """Return the graph of an app; later declarations don't change it."""
+    """The graph of an app; later declarations don't change it."""
     for id_, location in draft.windows_without_aggregates.items():
         raise DeclarationError(
             f"the window {id_!r} has no aggregates\n  {at(location)}", hint="call agg on it: .agg(views=pl.len())"
@@ -557,7 +530,7 @@ def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, 
 
 
 def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
-    """Return the streams to which flows and dead letters of steps are written, each with the writing node."""
+    """The streams to which flows and dead letters of steps are written, each with the writing node."""
     written: dict[str, Node] = {}
     letters: dict[str, Node] = {}
     for node in nodes.values():
@@ -576,7 +549,7 @@ def _dead_letters(
     written: Mapping[str, Node],
     columns: Mapping[str, pl.DataType],
 ) -> StreamSpec:
-    """Return the output for the dead letters of ``who``, with their columns."""
+    """The output for the dead letters of ``who``, with their columns."""
     spec = draft.streams[id_]
     schema = Schema.of(dict(columns))
     problem = None
@@ -594,7 +567,7 @@ def _dead_letters(
 
 # -- cutting -----------------------------------------------------------------------------------------
 def cut_behind(draft: Draft, node: str, output: str) -> Graph:
-    """Return a graph of the steps that ``node`` needs, with an ``output`` for its results. The draft doesn't change."""
+    """A graph of the steps that ``node`` needs, with an ``output`` for its results. The draft doesn't change."""
     last, location = draft.nodes[node], draft.nodes[node].location
     kept = _needed(draft, node)
     system = draft.default_system
@@ -616,7 +589,7 @@ def cut_behind(draft: Draft, node: str, output: str) -> Graph:
 
 
 def _needed(draft: Draft, node: str) -> set[str]:
-    """Return the steps before it, including those that write the intermediate streams and tables that these read."""
+    """The steps before it, including those that write the intermediate streams and tables that these read."""
     found: set[str] = set()
     open_ = [node]
     while open_:

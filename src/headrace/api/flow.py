@@ -26,7 +26,6 @@ from headrace.api.checks import (
     projected,
     unchanged_columns,
 )
-from headrace.api.composed import Composed
 from headrace.api.draft import Draft, Output, Table, adopt_schema, check_target, nulls_to_delete, target_keys
 from headrace.api.operators.join import SendToTable, deleting_columns, version_time
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, Time, after_function, after_projection
@@ -52,9 +51,8 @@ from headrace.api.remote import calling_of
 from headrace.api.specs import Role, StreamSpec
 from headrace.core.calls import Retry
 from headrace.core.clock import Duration
-from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
-from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
 
 
@@ -82,7 +80,7 @@ def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> 
 
 
 # -- flow --------------------------------------------------------------------------------------------
-class Flow(Composed):
+class Flow:
     """A point of the app where messages flow: a node of the draft, its schema and its event time."""
 
     __slots__ = ("_schema", "_time", "draft", "node")
@@ -95,7 +93,6 @@ class Flow(Composed):
         self._time = time
 
     @property
-    @override
     def schema(self) -> Schema:
         """The columns at this point.
 
@@ -117,12 +114,6 @@ class Flow(Composed):
     def __repr__(self) -> str:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
         return f"Stream({self.node!r}: {describe(self._schema)}{time})"
-
-    @override
-    def _head(self, n: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-        if self.draft.preview is None:
-            raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
-        return self.draft.preview(self.draft, self.node, n, sample)
 
     # -- helpers of the methods ----------------------------------------------------------------------
 
@@ -297,7 +288,6 @@ class MappedFlow(Flow):
 
     __slots__ = ()
 
-    @override
     def filter(
         self,
         predicate: str | pl.Expr | Callable[[Any], bool],
@@ -394,7 +384,6 @@ class MappedFlow(Flow):
         with Declaring("flat_map") as here:
             return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
 
-    @override
     def map_batches(
         self,
         function: Callable[[pl.DataFrame], pl.DataFrame],

@@ -35,7 +35,7 @@ def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "delet
 
 
 def around(format: object, deleted: object) -> dict[str, Any]:
-    """Return the settings of a format around another one."""
+    """The settings of a format around another one."""
     if not isinstance(deleted, str) or not deleted:
         raise DeclarationError(f"deleted={deleted!r} is not the name of a column", hint='write deleted="deleted"')
     inner = format_of(format)
@@ -51,7 +51,7 @@ def opened_format(spec: FormatSpec) -> FormatSpec:
 
 
 def format_of(format: object) -> FormatSpec:
-    """Return the format that ``format=`` means. Raises ``DeclarationError``."""
+    """The format that ``format=`` means. Raises ``DeclarationError``."""
     if isinstance(format, FormatSpec):
         return format
     if not isinstance(format, str):

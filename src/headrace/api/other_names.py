@@ -152,7 +152,7 @@ WINDOWS: Mapping[str, str] = {
 def missing(
     owner: str, name: str, words: Mapping[str, str], known: Iterable[str], columns: Container[str] = ()
 ) -> AttributeError:
-    """Return the error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
+    """The error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
     text = f"{owner} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
@@ -166,7 +166,7 @@ def missing(
 
 
 def indexed(index: object) -> TypeError:
-    """Return the error for ``stream[index]``."""
+    """The error for ``stream[index]``."""
     match index:
         case str():
             advice = f"the column is pl.col({index!r}), in filter(...), select(...) and other steps"

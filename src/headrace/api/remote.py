@@ -1,11 +1,4 @@
-"""Declarations of remote tables, and the settings for calls of slow functions.
-
-call settings
-    The checked settings for calls of users' slow functions: concurrency, timeout and retries.
-
-remote
-    Declarations of remote tables: the user's functions, or a table of a SQL database.
-"""
+"""Declarations of remote tables (users' functions, or a table of a SQL database), and how to call slow functions."""
 
 from __future__ import annotations
 
@@ -35,10 +28,8 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
     ----------
     attempts
         The number of attempts, including the first. None sets no limit.
-    first
-        The pause after the first attempt.
-    longest
-        The longest pause.
+    first, longest
+        The pause after the first attempt, and the longest pause.
 
     Examples
     --------
@@ -148,10 +139,8 @@ def remote(
         How long one attempt may take.
     retry
         How often to try a call that fails, see ``hr.calls.retry``; by default forever.
-    reads_per_s
-        How many keys a second the whole app asks for at most.
-    writes_per_s
-        The maximum number of rows that the whole app writes per second.
+    reads_per_s, writes_per_s
+        How many keys the whole app reads, and how many rows it writes, per second at most.
 
     Examples
     --------
@@ -203,24 +192,12 @@ def sql_table(
 
     Parameters
     ----------
-    url
-        The database, as for ``hr.io.sql``.
-    table
-        The table's name, or ``schema.name``.
-    batch
-        The maximum number of keys or rows per call.
-    concurrency
-        How many reads a task makes at once.
-    timeout
-        How long one attempt may take.
-    retry
-        How often to try a call that fails, see ``hr.calls.retry``; by default forever.
-    reads_per_s
-        How many keys a second the whole app asks for at most.
-    create_table
-        Create the table, with the declared columns, if it doesn't exist.
-    new_columns
-        ``"add"`` adds declared columns that the table lacks, as for ``hr.io.sql``. By default they are refused.
+    url, table
+        The database, and the table's name, as for ``hr.io.sql``.
+    batch, concurrency, timeout, retry, reads_per_s
+        As for ``remote``.
+    create_table, new_columns
+        As for ``hr.io.sql``, with the declared columns.
 
     Examples
     --------
@@ -239,9 +216,7 @@ def sql_table(
 
 
 def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: OnWrite = "through") -> Remote:
-    """Add a cache to a remote table, in the memory of each task that joins it.
-
-    The cache also remembers keys without a row.
+    """Add a cache to a remote table, in the memory of each task that joins it. It also remembers keys without a row.
 
     Parameters
     ----------

@@ -1,19 +1,7 @@
 """A declared app: an immutable graph of frozen nodes, its windows as data, and its settings.
 
-settings
-    Settings of a whole app.
-
-shapes
-    Windows as data: their shapes, and the triggers that decide when a window emits results.
-
-    Plans show ``str`` of a shape. A trigger is a list of alternatives, and fires when any of them does; the module
-    ``triggers`` builds triggers.
-
-specs
-    A declared app: an immutable graph of frozen nodes.
-
-    A ``partition_by`` or ``broadcast`` ends a piece of the graph with an intermediate stream, and the next piece starts
-    with an ``Input`` of that stream. So edges stay inside stages, and the stages are the connected pieces of the graph.
+A ``partition_by`` or ``broadcast`` ends a piece of the graph with an intermediate stream, and the next piece starts
+with an ``Input`` of that stream. So edges stay inside stages, and the stages are the connected pieces of the graph.
 """
 
 from __future__ import annotations
@@ -46,16 +34,12 @@ LostResults = Literal["refuse", "accept"]
 Grouping = Literal["partition", "container"]
 
 RESTARTS_MAX = 5
-"""How many times in a row a failed container is restarted."""
 
 INTERVAL_MS = 1000
-"""The time between two checkpoints."""
 
 DRAIN_TIMEOUT_MS = 60_000
-"""How long a drain may take."""
 
 STANDBY_MAX = 3
-"""How many standbys a task may have."""
 
 HUNG_AFTER_MS = 600_000
 """How long one call of the app's own code may take, or one turn of a run loop outside of it."""
@@ -63,14 +47,14 @@ HUNG_AFTER_MS = 600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app, and the only place with their defaults.
+    """Settings of a whole app, and the only place with their defaults. ``App`` describes them.
 
     ``timeline`` isn't a user's setting: it comes from the metadata store, and is the one in which the app is running.
+    ``snapshot_after_bytes`` is how far a changelog grows between two snapshots, for tools that need many snapshots.
     """
 
     home: str = DEFAULT_HOME
     metadata: SecretUrl | None = None
-    """The database with the metadata store; with None, an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = INTERVAL_MS
@@ -80,22 +64,16 @@ class Settings:
     lost_results: LostResults = "refuse"
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     hung_after_ms: int | None = HUNG_AFTER_MS
-    """None sets no limit."""
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
     timeline: int = 1
     snapshots: ObjectPlace | None = None
-    """The object store with the snapshots of the tasks; with None, they are in folders under ``home``."""
     standby: int = 0
-    """How many copies of each task's state other hosts keep current."""
     snapshot_after_bytes: int | None = None
-    """How far a changelog grows between two snapshots, for tools that need many snapshots."""
     peek: bool = False
-    """Whether the live page may show messages."""
     startpoints: Customs = ()
-    """The app's own kinds of startpoints."""
 
     def internal_system(self) -> SystemSpec:
         """Where to keep intermediate streams and changelogs; by default in the embedded log under ``home``."""
@@ -201,7 +179,7 @@ class Alternative:
 
     @property
     def processing(self) -> bool:
-        """Whether its deadlines are in processing time."""
+        """Its deadlines are in processing time."""
         return any(deadline.processing for deadline in self.deadlines)
 
 
@@ -325,7 +303,7 @@ class Graph:
     location: Location
 
     def successors(self) -> dict[str, tuple[str, ...]]:
-        """Return for each node the nodes that take its output, in order of declaration."""
+        """For each node the nodes that take its output, in order of declaration."""
         after: dict[str, list[str]] = {id_: [] for id_ in self.nodes}
         for node in self.nodes.values():
             for before in node.inputs:
@@ -333,9 +311,9 @@ class Graph:
         return {id_: tuple(ids) for id_, ids in after.items()}
 
     def joins_of(self, table: str) -> list[Node]:
-        """Return the nodes that join a table, sorted by id."""
+        """The nodes that join a table, sorted by id."""
         return sorted((n for n in self.nodes.values() if n.operator.table_joined == table), key=lambda n: n.id)
 
     def writers_of(self, table: str) -> list[Node]:
-        """Return the nodes that write a local or global table, sorted by id."""
+        """The nodes that write a local or global table, sorted by id."""
         return sorted((n for n in self.nodes.values() if n.operator.table_written == table), key=lambda n: n.id)

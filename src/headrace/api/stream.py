@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn, final, overload
 
 import polars as pl
-from typing_extensions import override
 
 from headrace.api.checks import Declaring, SchemaLike, key_columns, key_name, key_parts, schema_difference
+from headrace.api.composed import Composed
 from headrace.api.descriptors import check_partitions
 from headrace.api.draft import Output, Table
-from headrace.api.flow import MappedFlow, WindowedStream
+from headrace.api.flow import WindowedStream
 from headrace.api.operators.join import (
     JoinHow,
     TableJoinHow,
@@ -39,7 +39,7 @@ from headrace.rows.schema import Schema
 
 
 @final
-class Stream(MappedFlow):
+class Stream(Composed):
     """A flow of messages at one point of an app. Immutable: each method is an operator and returns a new one.
 
     Examples
@@ -81,7 +81,6 @@ class Stream(MappedFlow):
             time = after_merge((stream._time for stream in aligned), here)
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
-    @override
     def partition_by(
         self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
     ) -> Stream:

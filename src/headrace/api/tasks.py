@@ -1,35 +1,27 @@
-"""Low-level tasks, and the metrics of users' code.
+"""Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time; and users'
+metrics.
 
-tasks
-    Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time.
+A task is declared once, with its parameters, and copied: each task of the stage has its own instance, and a new one
+after each restart. Keep what must survive in ``Store``s and timers, because attributes of the instance are lost.
+Stores and timers are exactly-once: the rows that a call sends, its writes to stores and its timers are committed
+together with the position after its messages, or not at all.
 
-    The contract
-    ============
+One thread calls the methods of an instance, one after the other:
 
-    A task is declared once, with its parameters, and copied: each task of the stage has its own instance, and a new one
-    after each restart. Keep what must survive in ``Store``s and timers, because attributes of the instance are lost.
-    Stores and timers are exactly-once: the rows that a call sends, its writes to stores and its timers are committed
-    together with the position after its messages, or not at all.
+1. ``init(context)``, after stores and timers have been restored and before all other calls.
+2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the order of
+   each partition. ``out.input`` names their input. Batches begin and end anywhere.
+3. ``on_timer(timer, out)`` for each timer that is due, in order of time. Event-time timers fire when the watermark has
+   reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is set for
+   a past time fires after the batch. Processing-time timers fire when the clock has reached them, or slightly later;
+   after a restart, timers that became due meanwhile fire.
+4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
+5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers have fired: first those of event time, then
+   those of processing time, ahead of their times. Timers set in these last calls are dropped and counted
+   (``timers_dropped``).
+6. ``close()`` when the instance is no longer needed, unless its process was killed.
 
-    One thread calls the methods of an instance, one after the other:
-
-    1. ``init(context)``, after stores and timers have been restored and before all other calls.
-    2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the
-       order of each partition. ``out.input`` names their input. Batches begin and end anywhere.
-    3. ``on_timer(timer, out)`` for each timer that is due, in order of time. Event-time timers fire when the watermark
-       has reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is
-       set for a past time fires after the batch. Processing-time timers fire when the clock has reached them, or
-       slightly later; after a restart, timers that became due meanwhile fire.
-    4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
-    5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers have fired: first those of event time,
-       then those of processing time, ahead of their times. Timers set in these last calls are dropped and counted
-       (``timers_dropped``).
-    6. ``close()`` when the instance is no longer needed, unless its process was killed.
-
-    Rows sent within a call are emitted when it has returned, in order for each output, before any later watermark.
-
-metrics
-    Counters, gauges and histograms for users' code. They are plain values; the calling task holds the numbers.
+Rows sent within a call are emitted when it has returned, in order for each output, before any later watermark.
 """
 
 from __future__ import annotations
@@ -67,14 +59,8 @@ class Timer:
 
     Parameters
     ----------
-    key
-        What it was set for.
-    time
-        The time it was set for (ms since the epoch).
-    name
-        Distinguishes timers of one key.
-    axis
-        The clock: ``"event"`` or ``"processing"`` time.
+    key, time, name, axis
+        What it was set for: see ``TaskContext.set_timer``. ``time`` is in ms since the epoch.
 
     Examples
     --------
@@ -92,12 +78,10 @@ class Records(Protocol):
     """A table as a low-level task uses it: rows as records under keys, as in a ``Store``. Writes need ``writes=``."""
 
     def get(self, key: Any) -> Any:
-        """Return the record of a key, without the key's columns; None if there is no row."""
-        ...
+        """The record of a key, without the key's columns; None if there is no row."""
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the record of each key, or None."""
-        ...
+        """The record of each key, or None."""
 
     def __contains__(self, key: object) -> bool: ...
 
@@ -105,27 +89,21 @@ class Records(Protocol):
         self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
         """Yield keys and records, in key order or reversed."""
-        ...
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``; null for keys without a row."""
-        ...
+        """The other columns for each row of ``keys``; null for keys without a row."""
 
     def put(self, key: Any, record: Any) -> None:
         """Set the record of a key."""
-        ...
 
     def delete(self, key: Any) -> None:
         """Delete a key, if it exists."""
-        ...
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set rows; of equal keys the last one counts."""
-        ...
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Delete the row of each key, if there is one."""
-        ...
 
 
 class TaskContext(Protocol):
@@ -134,27 +112,22 @@ class TaskContext(Protocol):
     @property
     def tables(self) -> Mapping[str, Records]:
         """The tables that the task was declared with, by name."""
-        ...
 
     @property
     def task(self) -> str:
         """The name of this task: ``<stage>/<n>``."""
-        ...
 
     @property
     def partition(self) -> int:
         """The number of this task: it reads this partition of each input, and all partitions of a broadcast stream."""
-        ...
 
     @property
     def watermark(self) -> int | None:
         """The event time (ms) up to which all messages have arrived; None while it is unknown."""
-        ...
 
     @property
     def now_ms(self) -> int:
         """The wall clock (ms) at the beginning of this turn of the run loop."""
-        ...
 
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
         """Set a timer: ``on_timer`` is called at its time.
@@ -172,40 +145,24 @@ class TaskContext(Protocol):
         axis
             The clock: ``"event"`` or ``"processing"`` time.
         """
-        ...
 
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
         """Cancel a timer, if there is one.
 
         Parameters
         ----------
-        key
-            What it was set for.
-        name
-            Distinguishes timers of one key.
-        axis
-            The clock: ``"event"`` or ``"processing"`` time.
+        key, name, axis
+            As for ``set_timer``.
         """
-        ...
 
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
-        """Return the time of a timer, or None if it isn't set.
+        """The time of a timer (ms since the epoch), or None if it isn't set.
 
         Parameters
         ----------
-        key
-            What it was set for.
-        name
-            Distinguishes timers of one key.
-        axis
-            The clock: ``"event"`` or ``"processing"`` time.
-
-        Returns
-        -------
-        int or None
-            Milliseconds since the epoch.
+        key, name, axis
+            As for ``set_timer``.
         """
-        ...
 
 
 class Out(TaskContext, Protocol):
@@ -214,7 +171,6 @@ class Out(TaskContext, Protocol):
     @property
     def input(self) -> str:
         """The name of the input whose messages are being processed; empty in other calls."""
-        ...
 
     def send(self, output: str, rows: Any) -> None:
         """Send rows to an output.
@@ -226,7 +182,6 @@ class Out(TaskContext, Protocol):
         rows
             A dict, an instance of the output's dataclass, or a DataFrame.
         """
-        ...
 
     def commit(self) -> None:
         """Ask for a commit soon after this call, ahead of the checkpoint interval.
@@ -234,14 +189,12 @@ class Out(TaskContext, Protocol):
         It works only in tasks that read nothing but sources, and in at-least-once apps, at most once per interval. A
         task after a ``partition_by`` commits when the tasks before it have committed.
         """
-        ...
 
     def shutdown(self) -> None:
         """Ask to drain the app, as Ctrl-C does: every task commits its processed messages and ends.
 
         Messages that have been read are still processed. The next run continues from there.
         """
-        ...
 
 
 class _NotRunning:
@@ -258,10 +211,8 @@ class Store(property):
 
     Parameters
     ----------
-    key
-        The columns of the key and their types.
-    value
-        The columns of the record: a dict of types, or a dataclass.
+    key, value
+        The columns of the key and their types; and those of the record: a dict of types, or a dataclass.
     ttl
         How long a record is kept after it was last written, by the wall clock. By default forever.
     id
@@ -271,13 +222,11 @@ class Store(property):
     Examples
     --------
     >>> class Last(hr.tasks.Task):
-    ...     seen = hr.tasks.Store(
-    ...         key={"member": pl.String}, value={"at": pl.Datetime("ms"), "n": pl.Int64}, ttl="7d"
-    ...     )
+    ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Datetime("ms")}, ttl="7d")
     ...
     ...     def process(self, message, out):
-    ...         before = self.seen.get(message["member"]) or {"n": 0}
-    ...         self.seen.put(message["member"], {"at": message["ts"], "n": before["n"] + 1})
+    ...         if self.seen.get(message["member"]) is None:
+    ...             self.seen.put(message["member"], {"at": message["ts"]})
     """
 
     def __init__(
@@ -403,7 +352,7 @@ class Task:
         rows
             The messages, all of one input. Batches begin and end anywhere.
         out
-            Where to send rows, set timers and more.
+            As for ``process``.
         """
         raise NotImplementedError
 
@@ -415,7 +364,7 @@ class Task:
         timer
             The timer, which is no longer set. New timers may be set for later times.
         out
-            Where to send rows, set timers and more.
+            As for ``process``.
         """
         raise NotImplementedError
 
@@ -427,7 +376,7 @@ class Task:
         watermark
             All messages up to this event time (ms) have arrived.
         out
-            Where to send rows, set timers and more.
+            As for ``process``.
         """
 
     def on_end_of_stream(self, out: Out) -> None:
@@ -436,7 +385,7 @@ class Task:
         Parameters
         ----------
         out
-            Where to send the last rows.
+            As for ``process``.
         """
 
     def close(self) -> None:
@@ -444,12 +393,12 @@ class Task:
 
 
 def overrides(task: Task, method: Callable[..., Any]) -> bool:
-    """Return whether the class of ``task`` overrides this method of ``Task``."""
+    """Whether the class of ``task`` overrides this method of ``Task``."""
     return getattr(type(task), method.__name__) is not method
 
 
 def stores_of(task: Task) -> dict[str, Store]:
-    """Return the stores that the class of ``task`` declares, by their names in it, sorted by name."""
+    """The stores that the class of ``task`` declares, by their names in it, sorted by name."""
     names = {name for owner in type(task).__mro__ for name, value in vars(owner).items() if isinstance(value, Store)}
     return {name: store for name in sorted(names) if isinstance(store := getattr(type(task), name), Store)}
 
@@ -461,8 +410,6 @@ _BUCKETS_MAX = 50
 
 
 class _Metric:
-    """The base of all three."""
-
     __slots__ = ("_like",)
 
     def __init__(self, name: str, kind: Kind, text: str, bounds: Sequence[float] = ()) -> None:
@@ -520,10 +467,8 @@ class Gauge(_Metric):
 
         Parameters
         ----------
-        value
-            The number.
-        **labels
-            Labels, as for ``Counter.add``.
+        value, **labels
+            The number, and labels as for ``Counter.add``.
         """
         if (metrics := entered()) is not None:
             metrics.set(self._like, _checked(labels), value)
@@ -540,10 +485,8 @@ class Histogram(_Metric):
 
         Parameters
         ----------
-        value
-            The value.
-        **labels
-            Labels, as for ``Counter.add``.
+        value, **labels
+            The value, and labels as for ``Counter.add``.
         """
         if (metrics := entered()) is not None:
             metrics.observe(self._like, _checked(labels), value)
@@ -554,10 +497,8 @@ def counter(name: str, help: str = "") -> Counter:
 
     Parameters
     ----------
-    name
-        Its name. In ``/metrics`` it ends with ``_total``.
-    help
-        Its description in ``/metrics``.
+    name, help
+        Its name and its description in ``/metrics``; the name ends with ``_total`` there.
 
     Examples
     --------
@@ -577,10 +518,8 @@ def gauge(name: str, help: str = "") -> Gauge:
 
     Parameters
     ----------
-    name
-        Its name.
-    help
-        Its description in ``/metrics``.
+    name, help
+        Its name and its description in ``/metrics``.
 
     Examples
     --------
@@ -595,10 +534,8 @@ def histogram(name: str, help: str = "", *, buckets: Sequence[float] = SECONDS) 
 
     Parameters
     ----------
-    name
-        Its name.
-    help
-        Its description in ``/metrics``.
+    name, help
+        Its name and its description in ``/metrics``.
     buckets
         The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
         1 ms to a minute.

@@ -1,10 +1,7 @@
-"""The shapes of windows, and the triggers that decide when they emit results.
+"""The shapes of windows, and the triggers that decide when they emit results before (``early=``) and after their end.
 
-triggers
-    Triggers decide when a window emits results before its end (``early=``) and after it (``late=``).
-
-    Counts and times begin at the previous pane of the same window and key, so messages that a pane has included don't
-    bring the next one forward. A count is checked with each message, and a time whenever time moves.
+Counts and times begin at the previous pane of the same window and key, so messages that a pane has included don't
+bring the next one forward. A count is checked with each message, and a time whenever time moves.
 """
 
 from __future__ import annotations
@@ -39,10 +36,8 @@ def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
 
     Parameters
     ----------
-    size
-        How long a window is.
-    offset
-        Shifts all windows by this much.
+    size, offset
+        How long a window is, and by how much to shift all of them.
 
     Examples
     --------
@@ -62,14 +57,13 @@ HOPPING_WINDOWS_MAX = 10_000
 def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping:
     """Windows of one size that overlap: a message is in several of them.
 
-    They begin at multiples of ``every`` since the epoch.
-
     Parameters
     ----------
     size
         How long a window is.
     every
-        The time between the beginnings of two windows. It need not divide ``size``.
+        The time between the beginnings of two windows, which are at multiples of it since the epoch. It need not divide
+        ``size``.
     offset
         Shifts all windows by this much.
 
@@ -188,7 +182,7 @@ def after(messages: int) -> Trigger:
     Parameters
     ----------
     messages
-        How many messages.
+        That number.
 
     Examples
     --------
@@ -230,10 +224,8 @@ def since_first(duration: Duration, time: Clock = "event") -> Trigger:
 
     Parameters
     ----------
-    duration
-        How long.
-    time
-        The clock: ``"event"`` or ``"processing"`` time.
+    duration, time
+        How long, by which clock: ``"event"`` or ``"processing"`` time.
 
     Examples
     --------
@@ -251,10 +243,8 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
 
     Parameters
     ----------
-    duration
-        How long.
-    time
-        The clock: ``"event"`` or ``"processing"`` time.
+    duration, time
+        As for ``since_first``.
 
     Examples
     --------
@@ -333,7 +323,7 @@ def at_close() -> Trigger:
 
 
 def as_trigger(value: object) -> Trigger:
-    """Return a trigger unchanged, and a number or a duration as ``every`` of it."""
+    """A trigger unchanged, and a number or a duration as ``every`` of it."""
     if isinstance(value, Trigger):
         return value
     if isinstance(value, int | str | timedelta) and not isinstance(value, bool):

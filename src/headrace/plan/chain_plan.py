@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.api.composed import Sampler
 from headrace.api.operators.join import IntervalJoin, TaskTable
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.steps import (
@@ -36,6 +35,7 @@ from headrace.api.operators.steps import (
     PartitionBy,
     Project,
     RowFunction,
+    Sampler,
     SendTo,
     SideOutput,
     Sink,

@@ -1,11 +1,4 @@
-"""Joins of two streams, and operators on tables.
-
-join
-    Joins of two streams: within a bound of event time, or with the latest message of each key.
-
-table
-    Operators on tables: ``join(table)`` looks rows up, ``send_to(table)`` and ``delete_from(table)`` write them.
-"""
+"""Joins of two streams, and operators on tables."""
 
 from __future__ import annotations
 

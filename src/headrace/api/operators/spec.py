@@ -1,17 +1,8 @@
-"""What every operator of a graph says about itself, and how it describes itself in plans.
+"""What every operator of a graph says about itself, how it describes itself in plans, and a flow's event time.
 
-column set
-    Sets of column names, used to find out which columns are still needed. None means all columns.
-
-spec
-    What every operator of a graph says about itself.
-
-    A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through
-    the members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
-    defaults here; ``task/operators/registry.py`` names the class that runs it.
-
-event time
-    Follow the event time through a flow, and record where it gets lost.
+A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through
+the members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
+defaults here; ``task/operators/registry.py`` names the class that runs it.
 """
 
 from __future__ import annotations
@@ -149,7 +140,7 @@ class OperatorSpec:
 
     @property
     def table_filled(self) -> str | None:
-        """The id of the table into which it may put rows; it may also delete some."""
+        """The id of the table into which it may put rows."""
         return self.table_written
 
     @property
@@ -321,12 +312,12 @@ Time = EventTime | LostTime | None
 
 
 def is_time(dtype: pl.DataType) -> bool:
-    """Return whether a column of this dtype can be an event time."""
+    """Whether a column of this dtype can be an event time."""
     return dtype in (pl.Int64, pl.UInt64) or isinstance(dtype, pl.Datetime)
 
 
 def check_time_column(column: str, schema: Schema) -> EventTime:
-    """Return the event time in ``column``; raises if the column doesn't exist or isn't a time."""
+    """The event time in ``column``; raises if the column doesn't exist or isn't a time."""
     if column not in schema.columns:
         raise unknown_column(column, schema.columns)
     dtype = schema.columns[column]
@@ -342,7 +333,7 @@ def check_time_column(column: str, schema: Schema) -> EventTime:
 
 
 def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location) -> Time:
-    """Return the event time after a projection, which keeps it if its column is unchanged."""
+    """The event time after a projection, which keeps it if its column is unchanged."""
     if not isinstance(time, EventTime) or time.column in unchanged:
         return time
     how = "was recomputed" if time.column in schema.columns else "was dropped"
@@ -350,7 +341,7 @@ def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, opera
 
 
 def after_function(time: Time, schema: Schema, operator: str, where: Location) -> Time:
-    """Return the event time after a user's function, which keeps it if the result has a time column of that name."""
+    """The event time after a user's function, which keeps it if the result has a time column of that name."""
     if not isinstance(time, EventTime):
         return time
     dtype = schema.columns.get(time.column)
@@ -360,7 +351,7 @@ def after_function(time: Time, schema: Schema, operator: str, where: Location) -
 
 
 def after_merge(times: Iterable[Time], where: Location) -> Time:
-    """Return the event time of merged flows: the one that they all have."""
+    """The event time of merged flows: the one that they all have."""
     times = tuple(times)
     first = times[0]
     if all(time == first for time in times) and not isinstance(first, LostTime):
@@ -373,7 +364,7 @@ def after_merge(times: Iterable[Time], where: Location) -> Time:
 
 
 def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) -> EventTime:
-    """Return the event time that ``who`` uses; raises an error that says where it was lost."""
+    """The event time that ``who`` uses; raises an error that says where it was lost."""
     if time is None:
         raise DeclarationError(
             f"{who} needs an event time, and no input before it declares one",
@@ -388,5 +379,5 @@ def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) 
 
 
 def bound_dtype(dtype: pl.DataType) -> pl.DataType:
-    """Return the dtype of a window's bounds: the event time's if that is Datetime, otherwise Int64 milliseconds."""
+    """The dtype of a window's bounds: the event time's if that is Datetime, otherwise Int64 milliseconds."""
     return dtype if isinstance(dtype, pl.Datetime) else pl.Int64()

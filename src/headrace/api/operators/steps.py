@@ -1,25 +1,16 @@
-"""Operators on single messages and on flows: expressions, functions, merges and ends.
-
-columns
-    Operators made of Polars expressions: vectorised, one row at a time, without state.
-
-functions
-    Operators that call a function of the user's on messages.
-
-streams
-    Operators that connect flows: where messages enter, merge, branch off and leave.
-"""
+"""Operators on single messages and on flows: expressions, functions, merges and ends."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.composed import Sampler
 from headrace.api.operators.spec import (
     ON_ERROR,
     ColumnSet,
@@ -33,6 +24,7 @@ from headrace.api.operators.spec import (
     union,
 )
 from headrace.core.calls import Calling
+from headrace.rows.hashing import hash_rows
 from headrace.rows.schema import Schema
 
 
@@ -149,6 +141,54 @@ class RowFunction(OperatorSpec):
     @override
     def detail(self) -> str:
         return f"{call_of(self.function)}{ON_ERROR[self.on_error]}"
+
+
+# These are classes instead of expressions with a Python function inside, because plans show their names.
+
+
+class Sampler:
+    """Only leaves out messages; it reads the columns ``keys``."""
+
+    __slots__ = ()
+
+    keys: tuple[str, ...]
+
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the messages of a batch that stay."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class SomeKeys(Sampler):
+    """Keeps the keys whose hash, mixed with the seed, is in the lower ``fraction`` of all hashes.
+
+    The seed is always mixed in, because the hash of the keys alone chooses the partition: without a seed, a sample
+    would keep all or nothing of each partition.
+    """
+
+    fraction: float
+    keys: tuple[str, ...]
+    seed: int
+
+    @override
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        bound = math.floor(self.fraction * 2**64)
+        if bound == 2**64:
+            return rows
+        hashes = pl.DataFrame({"key": hash_rows(rows, self.keys)}).with_columns(seed=pl.lit(self.seed, pl.Int64))
+        return rows.filter(pl.Series(hash_rows(hashes, ["seed", "key"]) < np.uint64(bound)))
+
+
+@dataclass(frozen=True, slots=True)
+class SomeMessages(Sampler):
+    """Keeps each message at random. It holds no generator, because two tasks must not draw the same numbers."""
+
+    fraction: float
+    keys: tuple[str, ...] = ()
+
+    @override
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.filter(pl.Series(np.random.default_rng().random(rows.height) < self.fraction))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,11 +1,4 @@
-"""Operators with event time: ``window``, ``deduplicate`` and ``drop_late``.
-
-window
-    ``window``: aggregates per key and window.
-
-deduplicate
-    ``deduplicate`` and ``drop_late``: operators that leave out messages by their event time.
-"""
+"""Operators with event time: ``window``, ``deduplicate`` and ``drop_late``."""
 
 from __future__ import annotations
 

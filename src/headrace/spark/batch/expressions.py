@@ -322,7 +322,7 @@ def _is_exact(part: Constant, dtype: pl.DataType) -> bool:
     if isinstance(dtype, pl.Decimal) and isinstance(value, Decimal):
         digits = value.scaleb(dtype.scale, _ALL_DIGITS)
         return digits == digits.to_integral_value() and abs(digits) < 10 ** (dtype.precision or 38)
-    return own == dtype and (not isinstance(dtype, pl.Datetime) or value in _TIMES)
+    return bool(own == dtype and (not isinstance(dtype, pl.Datetime) or value in _TIMES))
 
 
 def _literal(value: Value, dtype: pl.DataType) -> Column:

@@ -39,9 +39,8 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.checks import name_of, place_of
-from headrace.api.composed import Sampler
 from headrace.api.operators.spec import OnError
-from headrace.api.operators.steps import FAILED, FAILED_COLUMNS, BatchFunction, MapAsync, RowFunction, Sink
+from headrace.api.operators.steps import FAILED, FAILED_COLUMNS, BatchFunction, MapAsync, RowFunction, Sampler, Sink
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, HeadraceError, UserFunctionError
 from headrace.core.log import Throttle, logger, thread_stacks
