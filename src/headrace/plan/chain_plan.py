@@ -1,21 +1,12 @@
-"""The slices of a plan that tasks need: of a live stage, of a batch job, and the owner of a key.
+"""The slices of a plan that tasks need: of a live stage, of a batch job, and the owner of a key of a table.
 
-chain plan
-    The slice of a plan from which a task builds its operators and tables.
+Messages after a ``partition_by`` are in the partition to which their key columns hash, and task n reads partition
+n. If every flow that fills a table comes from a ``partition_by``, and the hashed columns belong to the table's key,
+then a key is in one known task. In all other cases (partitions filled by other apps, a computed key), the task is
+unknown.
 
-ownership
-    Find the task that holds a key of a table.
-
-    Messages after a ``partition_by`` are in the partition to which their key columns hash, and task n reads partition
-    n. If every flow that fills a table comes from a ``partition_by``, and the hashed columns belong to the table's key,
-    then a key is in one known task. In all other cases (partitions filled by other apps, a computed key), the task is
-    unknown.
-
-batch
-    The facts that a batch job needs about a plan: the stages that need order, and the readers of partitions. Pure.
-
-    In a batch job, every stage gets all of its input, in order of event time. Order costs a sort, so only stages that
-    keep state between messages get it. Order between the inputs of a stage is established only if a step depends on it.
+In a batch job, every stage gets all of its input, in order of event time. Order costs a sort, so only stages that
+keep state between messages get it. Order between the inputs of a stage is established only if a step depends on it.
 """
 
 from __future__ import annotations
@@ -54,14 +45,13 @@ from headrace.plan.passes import inputs_with_a_say, untimed_inputs
 # -- chain plan --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesPlan:
-    """The tables of a stage."""
+    """The tables of a stage. ``by_record``: those that low-level tasks read and write record by record."""
 
     tables: tuple[TableSpec, ...]
     side_inputs: Mapping[str, StreamSpec]
     readers: Mapping[str, int]
     """How many tasks of the app read each remote table; each task has an equal share of its rate."""
     by_record: frozenset[str]
-    """The tables that low-level tasks read and write record by record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +129,7 @@ def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, .
 
 
 def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
-    """Return the columns by which a step's written rows replace others; none if rows are only added."""
+    """The columns by which a step's written rows replace others; none if rows are only added."""
     if written is None:
         return ()
     if written in graph.tables:
@@ -155,7 +145,7 @@ def _readers(plan: Plan, table: str) -> int:
 
 # -- ownership ---------------------------------------------------------------------------------------
 def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None:
-    """Return the columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
+    """The columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
     graph = plan.graph
     spec = graph.tables[table]
     if spec.kind != "local" or graph.settings.grouping != "partition":
@@ -167,7 +157,7 @@ def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None
 
 
 def _hashed(plan: Plan, stage: StagePlan, flow: Partitioning | None, key: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the columns of the key by which the flow is partitioned, in the order of hashing."""
+    """The columns of the key by which the flow is partitioned, in the order of hashing."""
     if flow is None or plan.streams[flow.stream].partitions != len(stage.tasks):
         return None
     names = [next((name for name in key if name in hashed), None) for hashed in flow.keys]
@@ -212,7 +202,7 @@ class BatchOrder:
 
 
 def batch_order_of(plan: Plan, stage: StagePlan) -> BatchOrder:
-    """Return the order that a stage needs."""
+    """The order that a stage needs."""
     nodes = [plan.graph.nodes[id_] for id_ in stage.nodes]
     watched = any(isinstance(node.operator, TaskStep) for node in nodes)
     keeping = [node for node in nodes if not isinstance(node.operator, _STATELESS)]
@@ -223,7 +213,7 @@ def batch_order_of(plan: Plan, stage: StagePlan) -> BatchOrder:
 
 
 def _indifferent(node: Node) -> bool:
-    """Return whether a step's results don't depend on the order of its inputs, because it waits for event time."""
+    """A step's results don't depend on the order of its inputs, because it waits for event time."""
     step = node.operator
     if isinstance(step, Window):
         return step.mergeable and not any(aggregate.kind in _BY_ORDER for _, aggregate in step.aggregates)
@@ -231,7 +221,7 @@ def _indifferent(node: Node) -> bool:
 
 
 def slack_of(plan: Plan, stage: StagePlan) -> int:
-    """Return how far (ms) a stage's event time must stay behind that of its input, so that nothing is late in it.
+    """How far (ms) a stage's event time must stay behind that of its input, so that nothing is late in it.
 
     The input is in order of its own time. If a step uses another time, computed by a function or named by a window,
     its messages are only as ordered as live ones: within the lateness of the sources.
@@ -254,7 +244,7 @@ def slack_of(plan: Plan, stage: StagePlan) -> int:
 
 
 def _has_another_time(plan: Plan, mine: set[str], id_: str) -> bool:
-    """Return whether a step waits for event time, and its messages may have another time than the stage's input."""
+    """A step waits for event time, and its messages may have another time than the stage's input."""
     node, graph = plan.graph.nodes[id_], plan.graph
     step = node.operator
     if not step.needs_event_time or isinstance(step, TaskStep) or id_ in plan.combined.values():
@@ -266,14 +256,14 @@ def _has_another_time(plan: Plan, mine: set[str], id_: str) -> bool:
 
 
 def _computes_rows(step: OperatorSpec) -> bool:
-    """Return whether it is a user's function whose rows may have other times than its input."""
+    """It is a user's function whose rows may have other times than its input."""
     if isinstance(step, RowFunction):
         return step.mode != "filter"
     return isinstance(step, MapAsync) or (isinstance(step, BatchFunction) and not isinstance(step.function, Sampler))
 
 
 def ranks_of(plan: Plan, stage: StagePlan) -> dict[str, int]:
-    """Return the rank of each input at equal times: inputs that fill a table precede those that look rows up in it."""
+    """The rank of each input at equal times: inputs that fill a table precede those that look rows up in it."""
     after = plan.successors(stage)
     ranks = dict.fromkeys(stage.side_inputs, 0)
     for id_ in stage.nodes:
@@ -290,7 +280,7 @@ def _fills_a_table(graph: Graph, after: Mapping[str, tuple[str, ...]], id_: str)
 
 
 def readers_of(plan: Plan) -> dict[SSP, tuple[TaskName, ...]]:
-    """Return the tasks that read each partition."""
+    """The tasks that read each partition."""
     found: dict[SSP, list[TaskName]] = {}
     for stage in plan.stages:
         for task in stage.tasks:
@@ -300,7 +290,7 @@ def readers_of(plan: Plan) -> dict[SSP, tuple[TaskName, ...]]:
 
 
 def time_written(graph: Graph, stream: str) -> EventTime | None:
-    """Return the event time of a stream's messages; None if they have none, or if its writers disagree."""
+    """The event time of a stream's messages; None if they have none, or if its writers disagree."""
     spec = graph.streams.get(stream)
     if spec is None or spec.event_time is not None:
         return None if spec is None else spec.event_time

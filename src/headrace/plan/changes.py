@@ -44,7 +44,7 @@ _AGAIN: Mapping[PartKind, str] = {
 
 
 class Verdict(Enum):
-    """The verdict on a part."""
+    """The verdict on a part, from the best to the worst."""
 
     KEPT = "kept"
     NEW = "new"
@@ -85,12 +85,12 @@ class Changes:
     parts: tuple[Change, ...]
 
     def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
-        """Return the changes with one of these verdicts."""
+        """The changes with one of these verdicts."""
         return tuple(change for change in self.parts if change.verdict in verdicts)
 
     @property
     def notable(self) -> tuple[Change, ...]:
-        """Return the changes, without parts that are kept unchanged."""
+        """The changes, without parts that are kept unchanged."""
         return tuple(change for change in self.parts if change.verdict is not Verdict.KEPT)
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class Changes:
 
 
 def to_text(changes: Changes) -> str:
-    """Return the changes for a terminal, one per line: ``grown    table 'prices'   gains colour``."""
+    """The changes for a terminal, one per line: ``grown    table 'prices'   gains colour``."""
     rows = [(change.verdict.value, change.what, change.why) for change in changes.notable]
     if not rows:
         return "the app's kept state hasn't changed"
@@ -119,7 +119,7 @@ def to_text(changes: Changes) -> str:
 
 
 def to_json(changes: Changes) -> list[dict[str, str | None]]:
-    """Return the changes as plain data, including kept parts."""
+    """The changes as plain data, including kept parts."""
     return [
         {
             "verdict": change.verdict.value,
@@ -164,7 +164,7 @@ def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> C
 
 
 def _worst(found: Iterable[Change]) -> Changes:
-    """Return each part once, with its worst verdict: writers and readers of a stream each have it as a part."""
+    """Each part once, with its worst verdict: writers and readers of a stream each have it as a part."""
     order = list(Verdict)
     best: dict[tuple[str, str], Change] = {}
     for change in found:
@@ -183,7 +183,7 @@ class Answer:
 
 
 def with_answers(changes: Changes, answers: Mapping[str, Answer]) -> Changes:
-    """Return the changes with what the systems of outputs say, by the output's id, where that is no better."""
+    """The changes with what the systems of outputs say, by the output's id, where that is no better."""
     order = list(Verdict)
 
     def heard(change: Change) -> Change:
@@ -207,8 +207,6 @@ def _compare(new: Inventory, heritage: Heritage) -> Iterator[Change]:
 
 
 def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) -> Change:
-    """Judge a part of the new version."""
-
     def change(verdict: Verdict, why: str = "") -> Change:
         return _change(verdict, part, stage.stage, why)
 
@@ -238,7 +236,7 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
 
 
 def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
-    """Judge whether the new part can use the state of an old part."""
+    """Whether the new part can use the state of an old part."""
     differences = list(_differences(old, part))
     if differences:
         again = _AGAIN[part.kind]
@@ -274,7 +272,7 @@ def _differences(old: Part, new: Part) -> Iterator[str]:
 def _left(
     record: StageRecord, heir: StageRecord | None, new: Inventory, heritage: Heritage, streams: Iterable[str]
 ) -> Iterator[Change]:
-    """Judge the parts of a recorded stage that nothing in the new version takes over."""
+    """The parts of a recorded stage that nothing in the new version takes over."""
     consent = heritage.consent
     taken = {(_family(part), consent.before(part.id, part.owner)) for _, part in new.parts()}
     kept_streams = {consent.before(id_, id_) for id_ in streams}
@@ -300,7 +298,7 @@ def _change(verdict: Verdict, part: Part, stage: str, why: str) -> Change:
 
 
 def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator[Change]:
-    """Find changes of shared streams that stages running elsewhere don't know yet."""
+    """Changes of shared streams that stages running elsewhere don't know yet."""
     for record in before.stages.values():
         if record.stage in stages or record.stage not in new.stages:
             continue
@@ -326,7 +324,7 @@ def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator
 
 
 def _family(part: Part) -> str:
-    """Return the family of a kind: parts of one family can follow each other. Targets and outputs are both outputs."""
+    """Parts of one family can follow each other. Targets and outputs are both outputs."""
     return {"target": "output", "side input": "input"}.get(part.kind, part.kind)
 
 
@@ -337,7 +335,7 @@ def _same_side(inventory: Inventory, id_: str, stage: str, *, reads: bool) -> Pa
 
 
 def _reader(inventory: Inventory, stream: str) -> str | None:
-    """Return the stage that has read an intermediate stream, because only it knows its position."""
+    """The stage that has read an intermediate stream, because only it knows its position."""
     parts = inventory.parts()
     return next((r.stage for r, part in parts if part.id == stream and part.kind == "stream" and part.reads), None)
 
@@ -347,7 +345,7 @@ def _moves(before: str | None, part: Part, stage: StageRecord) -> str:
 
 
 def _elsewhere(before: Inventory, new: Inventory, id_: str, part: Part) -> str | None:
-    """Return a stage that has kept this part, but no longer has it."""
+    """A stage that has kept this part, but no longer has it."""
     for record, old in before.parts():
         heir = new.stages.get(record.stage)
         moves = old.id == id_ and _family(old) == _family(part) and part.kind not in ("output", "stream")

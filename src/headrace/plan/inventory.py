@@ -1,32 +1,20 @@
-"""The inventory of an app's durable parts, and what a changed app takes over from the version before.
+"""The inventory of an app's durable parts, and what a changed app takes over from the version before. Pure.
 
-shares
-    Decide how to divide the state of a stage among another number of tasks: by which columns of each store's rows.
+The inventory is recorded when the app starts, with one record per stage, because stages can be deployed separately. The
+next start compares it with the app's new inventory (``changes``), and takes names from it (``Heritage``).
 
-    A shuffle divides messages by the hash of a key. A store can be divided the same way if its rows have the values of
-    that key: if the key reaches the step unchanged, perhaps under another name (``keys.partitionings``), and is part of
-    the key under which the step stores its rows. Pure.
+The planner's names depend on the whole app, so any addition could change them. Here recorded names win: a stage keeps
+its first name as long as it shares an input or kept state with its former self. State and positions keep the names
+under which they are stored, even if the user renames their owner. A part that starts over empty gets a name that was
+never used, so that old changes in a changelog and old messages in a stream have no owner.
 
-inventory
-    The inventory of an app's durable parts: stages, positions in streams, and state, each with its meaning.
+A stage that stops writing a stream must announce its end there, because readers would otherwise wait for it. So a stage
+never loses a task, or an intermediate stream that is still read, and a removed stage stays as an empty one that only
+ends.
 
-    The inventory is recorded when the app starts, with one record per stage, because stages can be deployed separately.
-    The next start compares it with the app's new inventory (``changes``), and takes names from it (``Heritage``). Pure
-    data.
-
-heritage
-    The names that a changed app takes over from the version before: of stages and streams, and of their kept state.
-
-    The planner's names depend on the whole app, so any addition could change them. Here recorded names win: a stage
-    keeps its first name as long as it shares an input or kept state with its former self. State and positions keep the
-    names under which they are stored, even if the user renames their owner. A part that starts over empty gets a name
-    that was never used, so that old changes in a changelog and old messages in a stream have no owner.
-
-    A stage that stops writing a stream must announce its end there, because readers would otherwise wait for it. So a
-    stage never loses a task, or an intermediate stream that is still read, and a removed stage stays as an empty one
-    that only ends.
-
-    ``changes`` decides whether a changed app may run. Pure.
+A *dealing* divides the state of a stage among another number of tasks. A shuffle divides messages by the hash of a key.
+A store can be divided the same way if its rows have the values of that key: if the key reaches the step unchanged,
+perhaps under another name (``keys.partitionings``), and is part of the key under which the step stores its rows.
 """
 
 from __future__ import annotations
@@ -65,14 +53,14 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 def step_dealing(graph: Graph, stage: StagePlan, known: Partitionings, step: str, key: Sequence[str]) -> Dealing:
-    """Return how to divide a step's rows, which it stores under the columns ``key`` of its messages."""
+    """How to divide a step's rows, which it stores under the columns ``key`` of its messages."""
     if not key:
         return Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
     return _dealing(graph, stage, known, graph.nodes[step].inputs, key)
 
 
 def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: TableSpec) -> Dealing:
-    """Return how to divide the rows of a table."""
+    """How to divide the rows of a table."""
     if table.kind == "global":
         return Dealing(copied=True)
     if table.side_inputs:
@@ -81,7 +69,7 @@ def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: T
 
 
 def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequence[str], key: Sequence[str]) -> Dealing:
-    """Return how to divide rows that come from these flows and are stored under ``key``."""
+    """How to divide rows that come from these flows and are stored under ``key``."""
     found: set[tuple[str, ...]] = set()
     for flow in flows:
         partitioning = known.get(flow)
@@ -103,7 +91,7 @@ def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequen
 
 
 def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
-    """Return why the partitioning of a flow is unknown."""
+    """Why the partitioning of a flow is unknown."""
     before = reachable(flow, lambda id_: [b for b in graph.nodes[id_].inputs if b in stage.nodes])
     read = [stream for id_ in sorted({flow, *before}) if (stream := graph.nodes[id_].operator.stream_read) is not None]
     sources = [stream for stream in read if graph.streams[stream].role is not Role.INTERMEDIATE]
@@ -149,7 +137,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def partial(self) -> bool:
-        """Whether it is a stream with partial results of a window."""
+        """It is a stream with partial results of a window."""
         return any(name.endswith(_PARTIAL) for name in self.fixed)
 
 
@@ -180,12 +168,12 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {part.kept_as for part in self.parts.values() if part.kind in ("table", "step", "target")}
 
     def streams(self, *, reads: bool) -> dict[str, Part]:
-        """Return the intermediate streams that it reads, or those that it writes, by their stored names."""
+        """The intermediate streams that it reads, or those that it writes, by their stored names."""
         parts = self.parts.values()
         return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
 
     def encode(self) -> bytes:
-        """Return the record as JSON."""
+        """As JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -214,26 +202,26 @@ class Inventory:
         return bool(self.stages)
 
     def parts(self) -> Iterator[tuple[StageRecord, Part]]:
-        """Yield all parts with their stages, in the order of names."""
+        """All parts with their stages, in the order of names."""
         for name in sorted(self.stages):
             for id_ in sorted(self.stages[name].parts):
                 yield self.stages[name], self.stages[name].parts[id_]
 
     def ids(self) -> set[str]:
-        """Return all ids by which the user can name a part."""
+        """All ids by which the user can name a part."""
         return {name for _, part in self.parts() for name in (part.id, part.owner)}
 
     def after(self, before: Inventory) -> Inventory:
-        """Return this inventory with all former names, including those that ``before`` has and this one hasn't."""
+        """This inventory with all former names, including those that ``before`` has and this one hasn't."""
         lost = (before.stages.keys() - self.stages.keys()) | (before.streams() - self.streams())
         return Inventory(self.stages, before.gone | lost)
 
     def streams(self) -> set[str]:
-        """Return the names of all intermediate streams."""
+        """The names of all intermediate streams."""
         return {part.kept_as for _, part in self.parts() if part.kind == "stream"}
 
     def stream(self, id_: str) -> Part | None:
-        """Return the intermediate stream with this id; None if there is none."""
+        """The intermediate stream with this id; None if there is none."""
         return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)
 
 
@@ -241,7 +229,7 @@ NOTHING = Inventory()
 
 
 def inventory_of(plan: Plan) -> Inventory:
-    """Return the inventory of the app with this plan."""
+    """The inventory of the app with this plan."""
     known = partitionings(plan.graph)
     return Inventory({stage.name: _record(plan, stage, known) for stage in plan.stages})
 
@@ -309,7 +297,7 @@ def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
 
 
 def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
-    """Return the meaning of an intermediate stream's messages, for those still in it when the app changes."""
+    """The meaning of an intermediate stream's messages, for those still in it when the app changes."""
     fixed = {"partitions": str(partitions)}
     if key := _key(graph, spec.id):
         fixed["key"] = key
@@ -326,7 +314,7 @@ def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str 
 
 
 def _key(graph: Graph, stream: str) -> str | None:
-    """Return the partitioning of an intermediate stream."""
+    """The partitioning of an intermediate stream."""
     for node in graph.nodes.values():
         if node.operator.stream_written == stream:
             if isinstance(node.operator, PartitionBy):
@@ -346,7 +334,7 @@ def _tables(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part
 
 
 def table_meaning(table: TableSpec) -> StateMeaning:
-    """Return the meaning of a table's rows."""
+    """The meaning of a table's rows."""
     columns = {} if table.schema is None else table.schema.columns
     key = ", ".join(f"{name}: {columns.get(name, '?')}" for name in table.key)
     versions = "kept" if table.versions_ms is not None else "not kept"
@@ -371,7 +359,7 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
-    """Return how a shuffle spreads these nodes' messages, and so their state, over the tasks. Any change loses state.
+    """How a shuffle spreads these nodes' messages, and so their state, over the tasks. Any change loses state.
 
     The same holds for an input to which others may add partitions.
     """
@@ -412,11 +400,11 @@ class Consent:
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def drops(self, id_: str, owner: str) -> bool:
-        """Return whether the user accepts the loss of this part's state."""
+        """The user accepts the loss of this part's state."""
         return id_ in self.drop or owner in self.drop
 
     def before(self, id_: str, owner: str) -> str:
-        """Return the former id of a part."""
+        """The former id of a part."""
         if id_ in self.renamed:
             return self.renamed[id_]
         return self.renamed.get(owner, owner) + id_.removeprefix(owner)
@@ -426,7 +414,7 @@ NO_CONSENT = Consent()
 
 
 def consent_of(drop: Sequence[str], renamed: Mapping[str, str]) -> Consent:
-    """Return the user's options, checked as far as possible without the app."""
+    """The user's options, checked as far as possible without the app."""
     if isinstance(drop, str):
         raise UsageError(f"drop_state={drop!r} isn't a list of ids", hint=f"write drop_state=[{drop!r}]")
     twice = [old for old in renamed.values() if list(renamed.values()).count(old) > 1]
@@ -448,7 +436,7 @@ class Heritage:
     # -- streams
 
     def adopt(self, graph: Graph) -> Graph:
-        """Return the graph with the stored names of its intermediate streams."""
+        """The graph with the stored names of its intermediate streams."""
         streams = dict(graph.streams)
         taken = {part.kept_as for _, part in self.inventory.parts() if part.kind == "stream"} | self.inventory.gone
         for id_ in sorted(streams):
@@ -465,14 +453,14 @@ class Heritage:
         return replace(graph, streams=streams)
 
     def carries_partials(self, stream: str) -> bool | None:
-        """Return whether an intermediate stream has carried partial results; None if it is new."""
+        """Whether an intermediate stream has carried partial results; None if it is new."""
         part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
         return None if part is None else part.partial
 
     # -- stages
 
     def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
-        """Return the stages with their kept state, and the empty stages of removed ones. Names may have changed.
+        """The stages with their kept state, and the empty stages of removed ones. Names may have changed.
 
         Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are active, it
         begins under a new name.
@@ -486,11 +474,11 @@ class Heritage:
         return [*heirs, *(stage for stage in gone if stage.outputs)]
 
     def record(self, stage: str) -> StageRecord | None:
-        """Return the record of a stage."""
+        """The record of a stage."""
         return self.inventory.stages.get(stage)
 
     def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
-        """Return the durable name of each stage: that of the recorded stage with which it has most in common."""
+        """The durable name of each stage: that of the recorded stage with which it has most in common."""
         pairs = [
             (-common, old.stage, stage.name)
             for stage in stages
@@ -510,7 +498,7 @@ class Heritage:
         return names
 
     def _in_common(self, graph: Graph, stage: StagePlan, old: StageRecord) -> int:
-        """Return a number that rises with the stages' common parts. Only one stage reads an intermediate stream."""
+        """A number that rises with the stages' common parts. Only one stage reads an intermediate stream."""
         ours = {graph.streams[id_].stream.name for id_ in stage.inputs}
         read = len(ours & old.streams(reads=True).keys())
         befores = {self.consent.before(part.id, part.owner) for part in _parts(graph, stage)}
@@ -543,19 +531,19 @@ class Heritage:
         )
 
     def _renewed(self, graph: Graph, stage: StagePlan, record: StageRecord) -> set[str]:
-        """Return the parts that start over. A side input is read from its start if one of its tables must be filled."""
+        """The parts that start over. A side input is read from its start if one of its tables must be filled."""
         renewed = {part.id for part in _parts(graph, stage) if self.consent.drops(part.id, part.owner)}
         empty = {id_ for id_ in stage.tables if self.consent.before(id_, id_) not in record.parts} | renewed
         return renewed | {side for side in stage.side_inputs for id_ in empty if _fills(graph, side, id_)}
 
     def _former(self, graph: Graph, record: StageRecord, written: Collection[str]) -> tuple[str, ...]:
-        """Return the existing intermediate streams that a recorded stage no longer writes."""
+        """The existing intermediate streams that a recorded stage no longer writes."""
         existing = {spec.stream.name for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE}
         before = {*record.streams(reads=False), *record.former}
         return tuple(sorted((before & existing) - set(written)))
 
     def _ended(self, graph: Graph, record: StageRecord) -> StagePlan:
-        """Return the empty stage in place of a removed one; without outputs if no reader must learn of its end."""
+        """The empty stage in place of a removed one; without outputs if no reader must learn of its end."""
         former = self._former(graph, record, ())
         return StagePlan(
             name=record.stage,
@@ -611,12 +599,12 @@ def _fills(graph: Graph, side_input: str, table: str) -> bool:
 
 
 def _ids(graph: Graph, names: Collection[str]) -> set[str]:
-    """Return the ids of the intermediate streams with these names."""
+    """The ids of the intermediate streams with these names."""
     return {id_ for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE and spec.stream.name in names}
 
 
 def _unused(name: str, taken: Collection[str], mark: str) -> str:
-    """Return the name, with the lowest number that makes it new if it was used before."""
+    """The name, with the lowest number that makes it new if it was used before."""
     number, found = 1, name
     while found in taken:
         number += 1

@@ -56,9 +56,8 @@ _Together = Literal["", "one task", "every task", "some in every task"]
 class _Flow:
     """What is known of where the messages of a flow are.
 
-    ``together``: all are in one task, or each is in every task. ``origin`` is the stream that they come from, and
-    ``lost`` the node after which their partitioning isn't known any more. ``trusted`` are the last functions that have
-    to leave their key unchanged.
+    ``together``: all are in one task, or each is in every task. ``lost`` is the node after which their partitioning
+    isn't known any more. ``trusted`` are the last functions that have to leave their key unchanged.
     """
 
     by: Partitioning | None = None
@@ -77,7 +76,7 @@ class _Placed:
 
 
 def stream_keys(graph: Graph, facts: Facts) -> dict[str, tuple[str, ...]]:
-    """Return for each stream the columns that choose the partition of its messages; none if that isn't known."""
+    """For each stream the columns that choose the partition of its messages; none if that isn't known."""
     return {id_: _key_of(graph, spec, facts.get(id_)) for id_, spec in graph.streams.items()}
 
 
@@ -107,7 +106,7 @@ def check_keys(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str,
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
-    """Return by node the partitioning of its results by a ``partition_by``; None where it is unknown."""
+    """By node the partitioning of its results by a ``partition_by``; None where it is unknown."""
     own = {id_: _written_by(graph, id_) for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE}
     return {id_: None if flow.trusted else flow.by for id_, flow in _flows(graph, own, {}).items()}
 
@@ -127,7 +126,7 @@ def _key_of(graph: Graph, spec: StreamSpec, info: StreamInfo | None) -> tuple[st
 
 
 def _written_by(graph: Graph, stream: str) -> tuple[str, ...]:
-    """Return the key by which all steps of the app that write a stream choose the partition."""
+    """The key by which all steps of the app that write a stream choose the partition."""
     operators = [node.operator for node in graph.nodes.values() if node.operator.stream_written == stream]
     keys = {operator.keys if isinstance(operator, PartitionBy | SendTo) else () for operator in operators}
     return keys.pop() if len(keys) == 1 else ()
@@ -149,7 +148,7 @@ def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[_Fl
 def _check_table(
     graph: Graph, table: TableSpec, keys: Keys, flows: Mapping[str, _Flow], counts: Mapping[str, int]
 ) -> None:
-    """Check that all that fill or join a local table find a key in the same task."""
+    """All that fill or join a local table must find a key in the same task."""
     found: list[_Placed | None] = []
     for id_ in table.side_inputs:
         side = f"side input {id_!r} ({graph.streams[id_].location})"
@@ -179,7 +178,7 @@ def _check_alike(graph: Graph, left: _Placed | None, right: _Placed | None, what
 
 
 def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: str) -> _Placed | None:
-    """Return how the flow is partitioned by columns of ``on``; None if all is in one task. Raises if it isn't."""
+    """How the flow is partitioned by columns of ``on``; None if all is in one task. Raises if it isn't."""
     placed = _placed(flow, on)
     joins = isinstance(node.operator, StreamJoin | TableJoin)
     if placed is not None and flow.together == "some in every task" and not joins:
@@ -199,7 +198,7 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
 
 
 def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, does: str = "writes") -> _Placed | None:
-    """Return how a flow is partitioned by the key of its table; None if all is in one task. Raises if it isn't."""
+    """How a flow is partitioned by the key of its table; None if all is in one task. Raises if it isn't."""
     placed = _placed(flow, table.key)
     if placed is not None or (flow.together and flow.by is None):
         return placed
@@ -215,7 +214,7 @@ def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, doe
 
 
 def _placed(flow: _Flow, on: Sequence[str]) -> _Placed | None:
-    """Return the flow's partitioning, and the places of its keys in ``on``; None if one of them is missing."""
+    """The flow's partitioning, and the places of its keys in ``on``; None if one of them is missing."""
     if flow.by is None:
         return None
     places = [next((place for place, name in enumerate(on) if name in key), None) for key in flow.by.keys]
@@ -224,7 +223,7 @@ def _placed(flow: _Flow, on: Sequence[str]) -> _Placed | None:
 
 
 def flow_of(graph: Graph, user: Node) -> str:
-    """Return the node before a table's join or writer; for a deletion, the node before its projection."""
+    """The node before a table's join or writer; for a deletion, the node before its projection."""
     before = graph.nodes[user.inputs[0]]
     if isinstance(user.operator, SendToTable) and user.operator.deletes and isinstance(before.operator, Project):
         return before.inputs[0] if before.location == user.location else before.id
@@ -235,7 +234,7 @@ def flow_of(graph: Graph, user: Node) -> str:
 
 
 def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tuple[str, str]:
-    """Return why messages of one key are in several tasks, and what to do."""
+    """Why messages of one key are in several tasks, and what to do."""
     shuffle = f"put {_partition_by(on)} before it"
     if flow.by is not None:
         by = [min(key) for key in flow.by.keys]
@@ -261,7 +260,7 @@ def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tup
 
 
 def _claim(spec: StreamSpec, on: Sequence[str]) -> str:
-    """Return how an input gets a key without a shuffle; empty if its system doesn't keep keys together."""
+    """How an input gets a key without a shuffle; empty if its system doesn't keep keys together."""
     key = repr(on[0]) if len(on) == 1 else repr(list(on))
     if isinstance(spec.system.held, DataFrameInput):
         return f"place its rows by key: hr.io.dataframe(df, key={key})"
@@ -296,7 +295,7 @@ def _partition_by(names: Sequence[str]) -> str:
 
 
 def _flows(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, _Flow]:
-    """Return by node what is known about its results; nodes on a cycle are left out."""
+    """By node what is known about its results; nodes on a cycle are left out."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     order, _ = topological_order(successors)
     flows: dict[str, _Flow] = {}
@@ -351,7 +350,6 @@ def _after(graph: Graph, node: Node, flows: Mapping[str, _Flow]) -> _Flow:
 
 
 def _merged(before: Sequence[_Flow]) -> _Flow:
-    """Return what is known of messages that come from several flows."""
     first, divided = before[0], [flow for flow in before if flow.together != "every task"]
     together: _Together = "" if len(divided) == len(before) else "some in every task" if divided else "every task"
     if divided and all(flow.together == "one task" for flow in divided):

@@ -1,14 +1,4 @@
-"""The result of planning, and the traversal of the graph by all analyses.
-
-model
-    The result of planning: stages, tasks, and streams with their partition counts. Frozen and picklable.
-
-traverse
-    The graph traversal of all analyses of the planner.
-
-    The visitor collects the facts of an analysis, and ``next_vertexes`` returns the next vertexes. So the caller can
-    add edges that the app doesn't have, for example from a write of a table to its joins.
-"""
+"""The result of planning (stages, tasks, and streams with their partition counts), and traversals of graphs."""
 
 from __future__ import annotations
 
@@ -79,8 +69,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class KeptKey:
-    """The key that a user's function has to leave unchanged: its columns in the results, and the stream it chose
-    partitions of."""
+    """The key that a user's function has to leave unchanged, and the stream whose partitions it chose."""
 
     columns: tuple[str, ...]
     stream: str
@@ -101,14 +90,14 @@ class Plan:
     """The functions before steps that keep state by key, by node. See ``keys``."""
 
     def stage(self, name: str) -> StagePlan:
-        """Return the stage of that name; raises ``KeyError`` if there is none."""
+        """The stage of that name; raises ``KeyError`` if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
         raise KeyError(name)
 
     def successors(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
-        """Return for each node of the stage the nodes of the same stage that take its output.
+        """For each node of the stage the nodes of the same stage that take its output.
 
         A source that several stages read has its ``Input`` in each of them, so the graph has more.
         """
@@ -151,10 +140,7 @@ def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]
 
 
 def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:
-    """Return the names with each after its predecessors, smallest name first, and the names that can't be ordered.
-
-    The second list has the names on a cycle or downstream of one; without a cycle, it is empty.
-    """
+    """The names with each after its predecessors, smallest name first; and those on a cycle or downstream of one."""
     waiting = dict.fromkeys(successors, 0)
     for following in successors.values():
         for name in following:
@@ -174,7 +160,7 @@ def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str
 
 
 def a_cycle(successors: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return one cycle as names in order, beginning with the smallest; empty if there is none."""
+    """One cycle as names in order, beginning with the smallest; empty if there is none."""
     _, unplaced = topological_order(successors)
     stuck = set(unplaced)
     for start in unplaced:

@@ -140,7 +140,7 @@ def _writes(operator: OperatorSpec, table: str) -> bool:
 
 
 def _uses(graph: Graph, node: Node, table: str) -> bool:
-    """Whether the order of messages at this step affects what the table has, or what is found there."""
+    """The order of messages at this step affects what the table has, or what is found there."""
     if isinstance(node.operator, TaskStep):
         return any(use.table == table for use in node.operator.tables)
     if isinstance(node.operator, TaskTable):

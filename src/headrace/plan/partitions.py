@@ -1,37 +1,23 @@
 """Determine the partition count of each stream, and check streams that meet or have slots.
 
-joins
-    Find the streams that meet at an operator, and therefore need equal partition counts.
+Streams that meet at an operator need equal counts: those whose messages reach a node where all messages of a key must
+be in one task (``OperatorSpec.gathers_keys``). A write of a table leads to the table's joins as if they were connected;
+if nothing joins the table, flows that write it meet there. Streams that every task reads completely (broadcast streams,
+the side inputs of a global table) don't count.
 
-    Two traversals of the same graph. The first finds the joins with the table for every ``send_to(table)``. The second
-    starts at each input and crosses from a write of a table to its joins as if they were connected. It collects the
-    nodes where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). Flows that write a table meet
-    at each join with it; if nothing joins the table, they meet at the table.
+The counts of the app's inputs are known, and so are those that the user has fixed. Then:
 
-    Streams that every task reads completely (broadcast streams, the side inputs of a global table) don't count. Where
-    an outer join would emit their messages without partners in the tasks that don't have these, the app is refused.
+1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn.
+   This is repeated in rounds until nothing changes.
+2. The other intermediate streams get the app's ``intermediate_partitions``.
+3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's
+   inputs and outputs, at most 256.
 
-partitions
-    Determine the partition count of each stream: known counts spread to the streams that are joined with them.
+An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap. Each round
+uses only results of earlier rounds, so neither the order of declaration nor the order of the joins affects the result.
 
-    The counts of the app's inputs are known, and so are those that the user has fixed. Then:
-
-    1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn.
-       This is repeated in rounds until nothing changes.
-    2. The other intermediate streams get the app's ``intermediate_partitions``.
-    3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's
-       inputs and outputs, at most 256.
-
-    An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap.
-
-    Each round uses only results of earlier rounds, so neither the order of declaration nor the order of the joins
-    affects the result.
-
-slots
-    Check that no step keeps state by key right after an input of slots, and that no two readers share a lease table.
-
-    Shards move between slots, and so between tasks, whenever they split, merge or are balanced. Keys move with them,
-    but state doesn't. ``partition_by`` brings each key to one permanent task.
+Slots: shards move between slots, and so between tasks, whenever they split, merge or are balanced. Keys move with them,
+but state doesn't. ``partition_by`` brings each key to one permanent task.
 """
 
 from __future__ import annotations
@@ -57,7 +43,7 @@ class JoinGroup:
 
 
 def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
-    """Return every node or table where streams meet, sorted by id, with those streams."""
+    """Every node or table where streams meet, sorted by id, with those streams."""
     meeting: dict[str, set[str]] = {}
     for id_, reached_by in inputs_of_meetings(graph, joins_of_table_writes(graph)).items():
         table = graph.nodes[id_].operator.table_written
@@ -68,12 +54,12 @@ def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
 
 
 def input_nodes(graph: Graph) -> list[str]:
-    """Return the ids of the nodes where messages enter, sorted."""
+    """The ids of the nodes where messages enter, sorted."""
     return sorted(node.id for node in graph.nodes.values() if node.operator.stream_read is not None)
 
 
 def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for each writer of a local table the nodes that join it, sorted; only nodes that an input reaches."""
+    """For each writer of a local table the nodes that join it, sorted; only nodes that an input reaches."""
     successors = graph.successors()
     reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     return {
@@ -86,7 +72,7 @@ def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for each join with a table of versions the writers of the table, sorted; the join waits for them."""
+    """For each join with a table of versions the writers of the table, sorted; the join waits for them."""
     return {
         join.id: tuple(writer.id for writer in writers)
         for table, spec in graph.tables.items()
@@ -96,7 +82,7 @@ def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    """Return for each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
+    """For each node that gathers keys the input nodes whose messages reach it, also through a table."""
     successors = graph.successors()
     reached_by: dict[str, set[str]] = {}
     for start in input_nodes(graph):
@@ -107,13 +93,13 @@ def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ..
 
 
 def streams_upstream(graph: Graph, node: str) -> list[str]:
-    """Return the streams whose messages reach a node, sorted."""
+    """The streams whose messages reach a node, sorted."""
     read = (graph.nodes[id_].operator.stream_read for id_ in upstream(graph, node))
     return sorted({stream for stream in read if stream is not None})
 
 
 def upstream(graph: Graph, node: str) -> list[str]:
-    """Return the nodes of its stage that a node's messages have passed, itself first."""
+    """The nodes of its stage that a node's messages have passed, itself first."""
     return reachable(node, lambda vertex: graph.nodes[vertex].inputs)
 
 
@@ -160,7 +146,7 @@ def _gathers_keys(graph: Graph, node: Node) -> bool:
 
 
 def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
-    """Return the streams of these input nodes, and the side inputs of the table that ``at`` joins, sorted by id."""
+    """The streams of these input nodes, and the side inputs of the table that ``at`` joins, sorted by id."""
     streams = {stream for id_ in inputs if (stream := graph.nodes[id_].operator.stream_read) is not None}
     table = graph.nodes[at].operator.table_joined if at in graph.nodes else None
     if table is not None and graph.tables[table].kind == "local":
@@ -176,7 +162,7 @@ Facts = Mapping[str, StreamInfo | None]
 
 
 def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) -> dict[str, int]:
-    """Return the count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
+    """The count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
     inputs = _input_counts(graph, facts)
     outputs = _output_counts(graph, facts)
     largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
@@ -199,7 +185,6 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
 
 
 def _check_limit(graph: Graph, counts: Mapping[str, int]) -> None:
-    """Raise for the first stream with more partitions than Headrace can handle."""
     for id_, count in counts.items():
         if count > MAX_PARTITIONS:
             spec = graph.streams[id_]
@@ -223,7 +208,7 @@ def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """Return the counts of outputs that declare one or exist; other outputs follow the inputs."""
+    """Outputs that declare no count and don't exist follow the inputs."""
     counts: dict[str, int] = {}
     for spec in graph.streams.values():
         info = facts.get(spec.id)
@@ -245,7 +230,7 @@ def _fixed_intermediate_counts(graph: Graph) -> dict[str, int]:
 
 
 def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """Return the streams that keep their counts, so that new outputs don't conflict with existing streams and state."""
+    """The streams that keep their counts, so that new outputs don't conflict with state."""
     found = {spec.id: facts.get(spec.id) for spec in _intermediates(graph)}
     return {id_: info.partitions for id_, info in found.items() if info is not None}
 
@@ -287,7 +272,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
 
 
 def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinGroup]) -> PlanError:
-    """Return the error, which shows the shortest chain of joins between two different given counts."""
+    """The error shows the shortest chain of joins between two different given counts."""
     streams, joins = _shortest_conflict(given, groups)
     steps = [
         f"  {_meeting(graph, join)} brings together {left!r} and {right!r}"

@@ -1,35 +1,18 @@
 """Small passes over a graph: guarantees, early aggregation, unneeded columns, event time, tables to query.
 
-delivery
-    Determine how often each result of a stage arrives outside: the app's guarantee at its edges.
+Delivery is the app's guarantee at its edges. A framed output is exactly-once for readers of committed frames; a target
+is if it stores the position with the data. The effects of a sink function can't be undone, so it is at-least-once.
 
-    A framed output is exactly-once for readers of committed frames; a target is if it stores the position with the
-    data. The effects of a sink function can't be undone, so it is at-least-once whatever the app guarantees.
+A window directly after a ``partition_by`` whose keys it groups by has all rows of a group in one task. So partial
+results of each batch can cross the stream instead of messages: they give the same windows, but are fewer. The graph
+stays as declared; only the contents of the intermediate stream differ.
 
-combining
-    Find windows that can be partly aggregated before the shuffle.
+A filter copies the rows that it keeps, but needn't copy a column that no later step reads. Outputs and users'
+functions need all columns. Steps that only leave rows out pass on the columns that they get.
 
-    A window directly after a ``partition_by`` whose keys it groups by has all rows of a group in one task. So partial
-    results of each batch can cross the stream instead of messages: they give the same windows, but are fewer. The graph
-    stays as declared; only the contents of the intermediate stream differ.
-
-pruning
-    Find the columns of each step's results that later steps still need.
-
-    A filter copies the rows that it keeps, but needn't copy a column that no later step reads. Outputs and users'
-    functions need all columns. Steps that only leave rows out pass on the columns that they get.
-
-event time
-    Find the steps with an event time: those that only inputs with event time reach.
-
-    Watermarks come from the inputs, and flow where messages flow. An input without event time has no watermark, so a
-    step that it reaches would wait for it until the input ends. Flows that fill a table don't count, because their time
-    doesn't affect the joins of the table.
-
-queryable
-    Find the state of an app that can be queried while it is running.
-
-    Tables, and the stores of low-level tasks, are rows by key. The state of other steps isn't.
+Watermarks come from the inputs, and flow where messages flow. An input without event time has no watermark, so a
+step that it reaches would wait for it until the input ends. Flows that fill a table don't count, because their time
+doesn't affect the joins of the table.
 """
 
 from __future__ import annotations
@@ -53,7 +36,7 @@ Delivery = Literal["exactly-once", "at-least-once"]
 
 
 def delivery_of(graph: Graph, output: str) -> Delivery:
-    """Return how often a result arrives at an output or target; a remote table's functions may see rows again."""
+    """How often a result arrives at an output or target; a remote table's functions may see rows again."""
     table = graph.tables.get(output)
     if table is not None and table.remote is not None and table.remote.write is not None:
         return "at-least-once"
@@ -63,7 +46,7 @@ def delivery_of(graph: Graph, output: str) -> Delivery:
 
 
 def deliveries(graph: Graph, stage: StagePlan) -> dict[str, Delivery]:
-    """Return by id the delivery of each output of a stage, and of each step that acts outside."""
+    """By id the delivery of each output of a stage, and of each step that acts outside."""
     found: dict[str, Delivery] = {
         id_: delivery_of(graph, id_) for id_ in stage.outputs if graph.streams[id_].role is Role.SINK
     }
@@ -73,7 +56,7 @@ def deliveries(graph: Graph, stage: StagePlan) -> dict[str, Delivery]:
 
 # -- combining ---------------------------------------------------------------------------------------
 def combined_windows(graph: Graph) -> dict[str, str]:
-    """Return for each intermediate stream with partial results the window to which they belong."""
+    """For each intermediate stream with partial results the window to which they belong."""
     if not graph.settings.combine:
         return {}
     after = graph.successors()
@@ -100,7 +83,7 @@ def combined_windows(graph: Graph) -> dict[str, str]:
 
 # -- pruning -----------------------------------------------------------------------------------------
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
-    """Return for each node the columns of its results that another node needs, in order; None means all.
+    """For each node the columns of its results that another node needs, in order; None means all.
 
     ``combined``: the intermediate streams with partial results, each with its window.
     """
@@ -127,7 +110,7 @@ def _in_order(node: Node, needed: ColumnSet) -> tuple[str, ...] | None:
 def _needed_by(
     graph: Graph, node: Node, combined: Mapping[str, str], after: tuple[str, ...], downstream: ColumnSet
 ) -> ColumnSet:
-    """Return the columns of its input that a node needs; ``downstream`` are those of its results that others need."""
+    """The columns of its input that a node needs; ``downstream`` are those of its results that others need."""
     spec = node.operator
     if isinstance(spec, PartitionBy) and spec.stream in combined:
         window = graph.nodes[combined[spec.stream]].operator
@@ -152,7 +135,7 @@ def check_event_time(graph: Graph) -> None:
 
 
 def untimed_inputs(graph: Graph) -> dict[str, StreamSpec]:
-    """Return for each node that inputs without event time reach the first of these inputs by id."""
+    """For each node that inputs without event time reach the first of these inputs by id."""
     following = {id_: list(after) for id_, after in graph.successors().items()}
     readers: dict[str, list[str]] = {}
     for node in graph.nodes.values():
@@ -170,7 +153,7 @@ def untimed_inputs(graph: Graph) -> dict[str, StreamSpec]:
 
 
 def inputs_with_a_say(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Return the input nodes that determine the event time of a stage's tasks, sorted.
+    """The input nodes that determine the event time of a stage's tasks, sorted.
 
     These are the ones with event time that feed more than tables; if none does, all with event time; if none has, all.
     """
@@ -206,7 +189,7 @@ class Queryable:
 
 
 def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
-    """Return by id the tables and stores of a stage, and remote tables, so that a refused query can say why."""
+    """By id the tables and stores of a stage, and remote tables, so that a refused query can say why."""
     found: dict[str, Queryable] = {}
     for id_ in stage.tables:
         table = _table(plan.graph.tables[id_], stage.kept_as.get(id_, id_))
@@ -217,13 +200,13 @@ def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
 
 
 def unreadable(graph: Graph) -> dict[str, str]:
-    """Return by id the steps whose state can't be queried, with their kind: ``a window``."""
+    """By id the steps whose state can't be queried, with their kind: ``a window``."""
     kinds = {id_: node.operator.hidden_state for id_, node in graph.nodes.items()}
     return {id_: kind for id_, kind in kinds.items() if kind is not None}
 
 
 def _table(spec: TableSpec, kept_as: str) -> Queryable | None:
-    """Return the facts, or None if the table was never filled and so has no columns."""
+    """None if the table was never filled and so has no columns."""
     if spec.schema is None:
         return None
     storage = spec.storage if spec.remote is None else "remote"

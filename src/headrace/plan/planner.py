@@ -65,7 +65,6 @@ def _streams(
     keys: Keys,
     stages: Sequence[StagePlan],
 ) -> dict[str, StreamPlan]:
-    """Return every stream by its id, sorted, with the stages that write and read it."""
     return {
         id_: StreamPlan(
             spec=graph.streams[id_],

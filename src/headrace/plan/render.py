@@ -1,37 +1,11 @@
-"""Render a plan once, for its text, JSON, page and notebooks.
+"""Render a plan as strings, numbers and links, once for its text, JSON, page and notebooks, so that all show the same.
 
-render
-    Render a plan as strings, numbers and links, once for the text, the JSON and the page.
-
-    The three printers read nothing else, so all show the same plan.
-
-text
-    Show a plan as text and as small HTML: a table of operators for each stage, then all streams and tables.
-
-readable
-    A plan for people: as text, and as tables in a notebook.
-
-document
-    A plan as JSON, in the format that Samza's plan viewer reads: one job for each stage.
-
-    As in Samza: ``applicationName``, ``applicationId``; ``jobs`` with ``jobName``, ``jobId`` and ``operatorGraph``
-    (``inputStreams``, ``outputStreams``, ``operators`` by id with ``opCode``, ``opId``, ``sourceLocation``,
-    ``nextOperatorIds`` and, where it applies, ``outputStreamId``, ``tableId``, ``ttlMs``); ``sourceStreams``,
-    ``sinkStreams`` and ``intermediateStreams`` by id with ``streamSpec``, ``sourceJobs``, ``targetJobs``; ``tables`` by
-    id with ``tableProviderFactory`` and ``config``. Side inputs are among the source streams.
-
-    Added by Headrace, and safe to ignore:
-
-    - at the top ``guarantee`` and ``grouping``;
-    - in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (its producer id) and ``inputs``
-      (``system.stream[partition]``);
-    - in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads),
-      ``columns``, ``state`` and ``sourceText`` (all lines of the call);
-    - in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
-      ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output, else null), ``isTarget``,
-      ``sourceLocation``, ``sourceText``;
-    - in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one, else
-      null), ``sourceLocation``, ``sourceText``.
+The JSON has the format that Samza's plan viewer reads: one job for each stage. As in Samza: ``applicationName``,
+``applicationId``; ``jobs`` with ``jobName``, ``jobId`` and ``operatorGraph`` (``inputStreams``, ``outputStreams``,
+``operators`` by id with ``opCode``, ``opId``, ``sourceLocation``, ``nextOperatorIds`` and, where it applies,
+``outputStreamId``, ``tableId``, ``ttlMs``); ``sourceStreams``, ``sinkStreams`` and ``intermediateStreams`` by id with
+``streamSpec``, ``sourceJobs``, ``targetJobs``; ``tables`` by id with ``tableProviderFactory`` and ``config``. Side
+inputs are among the source streams. All else is added by Headrace, and safe to ignore.
 """
 
 from __future__ import annotations
@@ -59,10 +33,7 @@ from headrace.systems.registry import keeps_rows
 # -- render ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedOperator:
-    """An operator other than an input. ``before`` and ``after`` name operators of its stage.
-
-    ``columns`` are those of its results, with their types, and ``state`` describes its state.
-    """
+    """An operator other than an input. ``before`` and ``after`` name operators of its stage."""
 
     id: str
     code: str
@@ -98,10 +69,9 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream. ``place`` is its location, and ``notes`` say how it is read.
+    """A stream. ``notes`` say how it is read. A ``target`` is an output in a foreign system.
 
-    ``delivery`` says how often a result arrives at an output, and ``may_repeat`` why the system of a target can't do
-    better. A ``target`` is an output in a foreign system.
+    ``delivery`` says how often a result arrives at an output, and ``may_repeat`` why a target can't do better.
     """
 
     id: str
@@ -162,7 +132,7 @@ class RenderedPlan:
 
 
 def render(plan: Plan) -> RenderedPlan:
-    """Return everything about a plan that the printers show."""
+    """Everything about a plan that the printers show."""
     sources = _Sources(plan.graph)
     return RenderedPlan(
         app=plan.graph.app,
@@ -188,7 +158,6 @@ class _Sources:
         self._folder = next(above, None)
 
     def of(self, location: Location) -> Location:
-        """The location with a file that is relative to the common folder of the app's files."""
         file = PurePath(location.file)
         short = file if self._folder is None else file.relative_to(self._folder)
         return replace(location, file=str(short))
@@ -246,7 +215,7 @@ def _columns(schema: Schema | None) -> tuple[tuple[str, str], ...]:
 
 
 def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
-    """Yield the meaning of each store of an operator."""
+    """The meaning of each store of an operator."""
     inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
     for store, meaning in node.operator.kept_state(node.id, inputs).items():
         words = [
@@ -258,7 +227,6 @@ def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
 
 
 def _name_before(node: Node) -> str:
-    """Return the node's id, or its stream if it is an input."""
     return node.id if node.operator.stream_read is None else node.operator.stream_read
 
 
@@ -304,7 +272,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
 
 
 def place_of(spec: StreamSpec) -> str:
-    """Describe the location of a stream. A URL hides its password, and paths have none."""
+    """The location of a stream in words. A URL hides its password, and paths have none."""
     options = spec.system.options
     match spec.system.kind:
         case "sql":
@@ -352,7 +320,7 @@ def _ids(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms: int | None = None) -> str:
-    """Describe how event time is read; empty if it isn't."""
+    """How event time is read, in words; empty if it isn't."""
     if time is None:
         return ""
     words = [f"event time {time.column}" + (f" {signed(time.offset_ms)}" if time.offset_ms else "")]
@@ -364,7 +332,7 @@ def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms:
 
 
 def _remote_options(remote: Remote) -> dict[str, str]:
-    """Return the location of a remote table and the options of its access, by name."""
+    """The location of a remote table and the options of its access, by name."""
     named = {"read": remote.read, "write": remote.write, "delete": remote.delete}
     options = {name: call_of(function) for name, function in named.items() if function is not None}
     if remote.sql is not None:
@@ -385,7 +353,7 @@ _SOURCE_CHARS_MAX = 72
 
 
 def to_text(plan: RenderedPlan) -> str:
-    """Return the plan for a terminal or a file; it ends with a newline."""
+    """The plan for a terminal or a file; it ends with a newline."""
     lines = [_summary(plan)]
     for title, rows in _parts(plan):
         lines += ["", title, *_aligned(rows)]
@@ -393,7 +361,7 @@ def to_text(plan: RenderedPlan) -> str:
 
 
 def to_html(plan: RenderedPlan) -> str:
-    """Return the plan as plain HTML tables, for a cell of a notebook."""
+    """The plan as plain HTML tables, for a cell of a notebook."""
     pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
     for title, rows in _parts(plan):
         pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
@@ -409,7 +377,7 @@ def _summary(plan: RenderedPlan) -> str:
 
 
 def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the tables with their titles."""
+    """The tables with their titles."""
     for stage in plan.stages:
         yield f"stage {stage.name}: {counted(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
     yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
@@ -457,7 +425,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
 
 
 def _extent(stream: RenderedStream) -> str:
-    """Return the partition count, or the delivery of a target, which has no partitions."""
+    """The partition count, or the delivery of a target, which has no partitions."""
     return str(stream.delivery) if stream.target else counted(stream.partitions, "partition")
 
 
@@ -485,12 +453,12 @@ def _table_row(table: RenderedTable) -> Row:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 task``, ``2,000 tasks``."""
+    """A number with its noun: ``1 task``, ``2,000 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _aligned(rows: Iterable[Row]) -> list[str]:
-    """Yield the rows as lines with aligned columns; only the last column isn't padded."""
+    """The rows as lines with aligned columns; only the last column isn't padded."""
     table: Sequence[Row] = list(rows)
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return [
@@ -505,7 +473,7 @@ class ReadablePlan(Plan):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """Return the same plan in readable form."""
+        """The same plan in readable form."""
         return cls(**{each.name: getattr(plan, each.name) for each in fields(plan)})
 
     @override
@@ -513,7 +481,6 @@ class ReadablePlan(Plan):
         return to_text(render(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Show the plan in a notebook."""
         return to_html(render(self))
 
 
@@ -525,7 +492,7 @@ _ROLES = {"sourceStreams": ("source", "side-input"), "sinkStreams": ("sink",), "
 
 
 def to_json(plan: RenderedPlan) -> dict[str, Any]:
-    """Return the plan as plain data: dicts, lists, strings, numbers."""
+    """The plan as plain data: dicts, lists, strings, numbers."""
     streams = {
         group: {id_: _stream_document(stream) for id_, stream in plan.streams.items() if stream.role in roles}
         for group, roles in _ROLES.items()

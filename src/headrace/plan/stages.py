@@ -1,27 +1,20 @@
-"""Cut the graph into stages, and group partitions into tasks.
+"""Cut the graph into stages, the pieces between intermediate streams, and group partitions into tasks.
 
-stages
-    Cut the graph into stages, the pieces between intermediate streams.
+A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
+table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
+doesn't tie stages together: each stage that joins it keeps its own copy.
 
-    A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
-    table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
-    doesn't tie stages together: each stage that joins it keeps its own copy.
+A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split:
+a source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
+planned, because such a stage would wait for its own end of stream.
 
-    A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split:
-    a source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
-    planned, because such a stage would wait for its own end of stream.
+A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
+stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints
+and stores depend on the name. So a stage that an earlier version of the app had keeps its name: see ``Heritage``.
 
-    A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
-    stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints
-    and stores depend on the name. So a stage that an earlier version of the app had keeps the name it had: see
-    ``heritage``.
-
-tasks
-    Group partitions into tasks, and give every task its producer id.
-
-    Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if
-    the streams have equal partition counts. Every task reads all partitions of a broadcast stream, and of the side
-    inputs of a global table. A stage that reads nothing else has one task: more tasks would repeat the same work.
+Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if
+the streams have equal partition counts. Every task reads all partitions of a broadcast stream, and of the side
+inputs of a global table. A stage that reads nothing else has one task: more tasks would repeat the same work.
 """
 
 from __future__ import annotations
@@ -194,7 +187,6 @@ def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_i
 
 
 def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
-    """The error for stages that would wait for their own end of stream and watermark."""
     lines = []
     for stage, after in zip(loop, [*loop[1:], loop[0]], strict=True):
         for stream in sorted(set(stage.outputs) & set(after.inputs)):

@@ -63,7 +63,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
 
 
 def other_count(spec: StreamSpec, found: int) -> PlanError:
-    """Return the error for a stream with another partition count than declared."""
+    """The error for a stream with another partition count than declared."""
     return PlanError(
         f"{_the(spec)} is declared with {spec.partitions} partitions, and has {found}",
         hint="leave partitions= out: the existing stream decides",
@@ -74,7 +74,7 @@ def other_count(spec: StreamSpec, found: int) -> PlanError:
 
 
 def _sorted(things: Iterable[Declared]) -> list[Declared]:
-    """Return the nodes by id, so that the first reported mistake doesn't depend on the order of declaration."""
+    """By id, so that the first reported mistake doesn't depend on the order of declaration."""
     return sorted(things, key=lambda thing: thing.id)
 
 
@@ -105,7 +105,6 @@ def _check_references(graph: Graph, node: Node) -> None:
 
 
 def _roles(operator: OperatorSpec) -> tuple[Role, ...]:
-    """Return the roles that a stream can have for an operator that reads or writes it."""
     if operator.stream_read is not None:
         return (Role.SOURCE, Role.INTERMEDIATE)
     return (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
@@ -170,7 +169,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_versions(graph: Graph, table: TableSpec) -> None:
-    """Check that all flows that fill or join a table of versions have an event time."""
+    """All flows that fill or join a table of versions need an event time."""
     where = f"table {table.id!r} ({table.location})"
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
@@ -187,7 +186,7 @@ def _check_versions(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_waiting(graph: Graph) -> None:
-    """Check that the writers of a table of versions don't wait for a join that waits for them."""
+    """The writers of a table of versions mustn't wait for a join that waits for them."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     for join, fillers in fillers_of_versions(graph).items():
         for filler in fillers:
@@ -203,7 +202,7 @@ def _check_waiting(graph: Graph) -> None:
 
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
-    """Check that flows that fill a global table reach every task, because every task has all rows."""
+    """Flows that fill a global table must reach every task, because every task has all rows."""
     for start in streams_upstream(graph, writer.id):
         spec = graph.streams[start]
         if not spec.broadcast:
@@ -252,7 +251,7 @@ def _check_declared_count(spec: StreamSpec) -> None:
 
 
 def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
-    """Return the error for an input stream that doesn't exist. ``meant`` is a stream with a similar name."""
+    """The error for an input stream that doesn't exist. ``meant`` is a stream with a similar name."""
     if spec.system.kind == "kinesis":
         name, region = (spec.system.options.get(option) for option in ("stream", "region"))
         hint = (
@@ -270,7 +269,7 @@ def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
 
 
 def _home_option(spec: StreamSpec) -> str:
-    """Return the option that names the home of a stream of the log, unless it is the default."""
+    """The option that names the home of a stream of the log, unless it is the default."""
     root = Path(str(spec.system.options.get("root", "")))
     if root.name != "streams" or root.parent.absolute() == home_of().absolute():
         return ""
@@ -278,7 +277,7 @@ def _home_option(spec: StreamSpec) -> str:
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:
-    """Check a stream's columns. A reader needs columns that can be cast to the declared ones.
+    """A reader needs columns that can be cast to the declared ones.
 
     A writer needs the stream's columns, except those that were added later. If it has all of them and more, the
     additional ones are added when the app starts.
@@ -320,7 +319,7 @@ def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
 
 
 def _check_key(graph: Graph, spec: StreamSpec, info: StreamInfo) -> None:
-    """Check that the app reads or writes a stream with a recorded key by that key."""
+    """The app must read or write a stream with a recorded key by that key."""
     if not info.key or spec.role is Role.INTERMEDIATE:
         return
     if spec.role is Role.SINK:

@@ -1,25 +1,14 @@
 """Streams and tables of running apps as DataFrames.
 
-read options
-    The options of ``spark.read.format("headrace")`` and ``spark.readStream``: parsed and checked.
+What a batch read covers is settled when it is planned, and each Spark task reads a part: a range of one partition (see
+``streams/ranges.py``), so a task that Spark starts again reads the same rows. Only the reading of a part runs on
+executors. Rows leave as Arrow batches of the types that Spark expects.
 
-    Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where
-    that has them. Pure: where a stream begins and ends is looked up by the readers.
+Of a table, each Spark task asks one task of the app for its rows, page by page. The app answers from committed state
+(see ``run.tables``). The rows of one page are of one commit; a later page may be of a later one.
 
-arrow rows
-    Rows of Polars as Arrow batches of a schema of Spark: the columns that are asked for, with the same values.
-
-reading
-    A stream as a DataFrame: what a batch read covers is settled when it is planned, and each Spark task reads a part.
-
-    A part is a range of one partition (see ``streams/ranges.py``), so a task that Spark starts again reads the same
-    rows. Rows leave as Arrow batches of the types that Spark expects. Only the reading of a part runs on executors.
-
-table reading
-    A table of a running app as a DataFrame: each Spark task asks one task of the app for its rows, page by page.
-
-    The app answers from committed state (see ``run.tables``). The rows of one page are of one commit; a later page
-    may be of a later one.
+Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where that
+has them.
 """
 
 from __future__ import annotations
@@ -132,8 +121,6 @@ class ReadOptions:
 
 
 class _Given:
-    """The options as they were given."""
-
     def __init__(self, options: Mapping[str, str], *, streaming: bool | None) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in READING}
@@ -159,7 +146,6 @@ class _Given:
                 )
 
     def text(self, name: str) -> str | None:
-        """The value of an option; None if it isn't given."""
         return self._values.get(name.lower())
 
     def stream(self) -> str:
@@ -232,7 +218,7 @@ ROWS_PER_BATCH = 32_768
 
 
 class ArrowRows:
-    """Makes batches of one schema. Can be pickled."""
+    """Arrow batches of a schema of Spark: the columns that are asked for, with the same values. Can be pickled."""
 
     def __init__(
         self, schema: StructType, declared: Mapping[str, pl.DataType] | None, where: str, added: Sequence[str] = ()
@@ -249,7 +235,7 @@ class ArrowRows:
             Schema(declared).require(own, where)
 
     def conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with the columns that are asked for, in their order; null where one is missing.
+        """The rows with the columns that are asked for, in their order; null where one is missing.
 
         Raises ``DataError`` for a value that doesn't fit its column.
         """
@@ -268,7 +254,7 @@ class ArrowRows:
         return fitted
 
     def table(self, rows: Sequence[pl.DataFrame]) -> pa.Table:
-        """Return conforming rows, with the columns that the caller has added, as Spark expects them."""
+        """Conforming rows, with the columns that the caller has added, as Spark expects them."""
         try:
             return concat_rows(rows).to_arrow().cast(self._target)
         except (pa.ArrowException, ValueError) as error:
@@ -276,7 +262,7 @@ class ArrowRows:
 
     @staticmethod
     def batches(table: pa.Table) -> list[pa.RecordBatch]:
-        """Return a table in pieces that aren't too large for Spark."""
+        """A table in pieces that aren't too large for Spark."""
         found: list[pa.RecordBatch] = table.to_batches(max_chunksize=ROWS_PER_BATCH)
         return found
 
@@ -337,7 +323,7 @@ class StreamSource:
             )
 
     def resolve(self, bound: Bound) -> list[Offset]:
-        """Return the offset in each partition. Raises ``UsageError`` for an offset that can't be one."""
+        """The offset in each partition. Raises ``UsageError`` for an offset that can't be one."""
         extents = self.extents()
         if bound.time_ms is not None:
             admin = self.open().admin()
@@ -456,7 +442,6 @@ class RowsOfParts:
         return self._rows.batches(table)
 
     def _fitted(self, frames: Sequence[Frame]) -> pa.Table:
-        """The rows of the frames with the columns that are asked for, as Spark expects them."""
         runs: list[pl.DataFrame] = []
         begin = 0
         for rows, heights in decode_runs([frame.body for frame in frames]):
@@ -573,7 +558,7 @@ class TableSource:
         return to_spark_schema(self.columns)
 
     def pages(self, task: int | None) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a task, of all rows for None."""
+        """The rows of a task, of all rows for None."""
         with TableReader(self.app, self.table, home=self.home, timeout=f"{LIMIT_MS_MAX}ms") as reader:
             yield reader.scan(limit=LIMIT_MAX, partition=task)
             while reader.after is not None:

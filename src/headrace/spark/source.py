@@ -1,14 +1,4 @@
-"""The data source ``headrace`` of Spark, and how a session gets to know it.
-
-data source
-    The data source ``headrace`` of Spark. Spark makes an object of it for each use, and pickles it.
-
-registering
-    Make the format ``headrace`` known to a Spark session.
-
-frames
-    A stream as a DataFrame of the Spark session that there is.
-"""
+"""The data source ``headrace``, of which Spark makes and pickles an object for each use; and its registration."""
 
 from __future__ import annotations
 
@@ -85,7 +75,6 @@ class HeadraceDataSource(DataSource):
         return ReadOptions.of(self.options, self.home, streaming=streaming)
 
     def _write_options(self) -> Mapping[str, str]:
-        """The options, with the folder of the log among them."""
         given = dict(self.options.items())
         return given | {"home": str(home_of(given.get("home") or self.home).absolute())}
 
@@ -126,7 +115,7 @@ def register(spark: SparkSession, home: str | Path | None = None) -> None:
 
 # -- frames ------------------------------------------------------------------------------------------
 def read_frame(name: str, *, committed: bool, home: Path) -> Any:
-    """A DataFrame over a stream of the log in ``home``. Spark reads the rows when it is used, in its own processes."""
+    """A DataFrame over a stream of the log in ``home``. Spark reads it when it is used, in its own processes."""
     session = _session()
     register(session, home)
     options = {"home": str(home.absolute()), "committed": str(committed).lower()}

@@ -1,20 +1,14 @@
 """Streams as streaming DataFrames, and streaming queries into streams.
 
-stream reading
-    A stream as a streaming DataFrame: each micro-batch is a range of every partition, settled by the log and its
-    offset.
+Reading: each micro-batch is a range of every partition, settled by the log and its offset. Spark keeps an offset of
+ours for each batch (JSON): for each partition how far it was read, and the position of its reader. To know that
+position, the driver reads the frames of a batch too, but not their rows. It remembers what it has read, so that a batch
+begins where the last one ended; after a restart it goes on from Spark's offset. A batch begins only when there are
+rows: an app at rest still writes watermarks and checkpoints.
 
-    Spark keeps an offset of ours for each batch (JSON): for each partition how far it was read, and the position of its
-    reader. To know that position, the driver reads the frames of a batch too, but not their rows. It remembers what it
-    has read, so that a batch begins where the last one ended; after a restart it goes on from Spark's offset.
-
-    A batch begins only when there are rows: an app at rest still writes watermarks and checkpoints.
-
-stream writing
-    A streaming query into a stream: each of Spark's batches is a version, and is written once however often it runs.
-
-    Spark tells only ``commit`` the number of the batch, and calls it on a new object in a process of its own. After a
-    crash it runs the last batch again, with the same number: the writer's record says then that it is there.
+Writing: each of Spark's batches is a version, and is written once however often it runs. Spark tells only ``commit``
+the number of the batch, and calls it on a new object in a process of its own. After a crash it runs the last batch
+again, with the same number: the writer's record says then that it is there.
 """
 
 from __future__ import annotations
@@ -132,14 +126,14 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [extent.upcoming for extent in self._source.extents()]
 
     def _all_places(self, known: Mapping[int, Place], partitions: int) -> dict[int, Place]:
-        """Return the places, with partitions added since then, which are read from their beginning."""
+        """The places, with partitions added since then, which are read from their beginning."""
         if len(known) >= partitions:
             return dict(known)
         extents = self._source.extents()
         return {n: known[n] if n in known else Place.at(extents[n].oldest) for n in range(partitions)}
 
     def _advance(self, partition: int, start: Place, end: Offset, shares: Sequence[int] | None) -> Place:
-        """Read on until there are as many rows as the batch may have of this partition; return where it ends."""
+        """Read on until there are as many rows as the batch may have of this partition."""
         state = self._scans.get(partition)
         if state is None or state.start != start:
             state = self._scans[partition] = _Scan(start, scan(self._source, partition, start))
@@ -232,7 +226,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def writer_of(location: str) -> str:
-    """Return the name of the query with this ``checkpointLocation``.
+    """The name of the query with this ``checkpointLocation``.
 
     It has the query's id if the location is a folder of this machine. So a query that starts over, because its
     checkpoint was deleted, is another one. Elsewhere it is a hash of the location.

@@ -69,17 +69,17 @@ _INSTEAD_OF: Mapping[str, str] = {
 
 
 def to_spark_schema(columns: Mapping[str, pl.DataType]) -> spark.StructType:
-    """Return Spark's schema of these columns. Raises ``DeclarationError`` for a type that Spark lacks."""
+    """Spark's schema of these columns. Raises ``DeclarationError`` for a type that Spark lacks."""
     return spark.StructType([spark.StructField(name, to_spark_type(dtype, name)) for name, dtype in columns.items()])
 
 
 def to_polars_columns(schema: spark.StructType) -> dict[str, pl.DataType]:
-    """Return the columns of a DataFrame. Raises ``DeclarationError`` for a type that a stream can't hold."""
+    """The columns of a DataFrame. Raises ``DeclarationError`` for a type that a stream can't hold."""
     return {field.name: to_polars_type(field.dataType, field.name) for field in schema.fields}
 
 
 def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
-    """Return the type that Spark has for ``dtype``. ``column`` is for the error."""
+    """The type that Spark has for ``dtype``. ``column`` is for the error."""
     match dtype:
         case pl.Datetime():
             return spark.TimestampNTZType() if dtype.time_zone is None else spark.TimestampType()
@@ -106,7 +106,7 @@ def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
 
 
 def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
-    """Return the type that a stream has for Spark's ``dtype``. ``column`` is for the error."""
+    """The type that a stream has for Spark's ``dtype``. ``column`` is for the error."""
     match dtype:
         case spark.DecimalType():
             return pl.Decimal(dtype.precision, dtype.scale)
@@ -121,7 +121,7 @@ def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
 
 
 def as_spark_has_it(series: pl.Series) -> pl.Series:
-    """Return the column as the type that comes back from Spark, with the same values.
+    """The column as the type that comes back from Spark, with the same values.
 
     Raises ``DataError`` for a value that is finer than a microsecond, and ``DeclarationError`` for a type that Spark
     lacks.
@@ -149,7 +149,6 @@ def _refuse(dtype: spark.DataType, column: str) -> NoReturn:
 
 
 def _is_finer(dtype: pl.DataType) -> bool:
-    """Whether values may be finer than a microsecond."""
     match dtype:
         case pl.Datetime() | pl.Duration():
             return dtype.time_unit == "ns"

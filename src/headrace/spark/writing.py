@@ -1,29 +1,20 @@
-"""A DataFrame into a stream: tasks stage frames, and the driver publishes all of them as one version.
+"""A DataFrame into a stream: Spark's tasks stage frames, and the driver publishes all of them as one version, or none.
 
-staging
-    Staged files: the frames of one Spark task, complete and on the disk before the driver publishes them.
+What a task writes is invisible until then, so tasks may fail, run twice, or be killed. Only the driver is a producer of
+the protocol (see ``streams/committed_writer.py``). Spark pickles a writer for its tasks; its ``commit`` runs in a
+process of the driver's machine.
 
-    ::
+A staged file has the frames of one Spark task, complete and on the disk before the driver publishes them::
 
-        "HRST" | format uint8 | partitions uint32                           partitions: how many the stream has
-        partition int32 | rows uint32 | bytes uint64 | crc32 uint32 | body  for each frame
-        -1 int32 | frames uint32 | rows uint64 | 0 uint32                   the end
+    "HRST" | format uint8 | partitions uint32                           partitions: how many the stream has
+    partition int32 | rows uint32 | bytes uint64 | crc32 uint32 | body  for each frame
+    -1 int32 | frames uint32 | rows uint64 | 0 uint32                   the end
 
-    All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
-    tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks
-    that Spark has killed, too. The next write removes forgotten files when they are a day old.
+All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
+tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks that
+Spark has killed, too. The next write removes forgotten files when they are a day old.
 
-write options
-    The options of ``df.write.format("headrace")`` and ``df.writeStream``: read and checked. Pure.
-
-    Spark hands options over as texts, with names in lower case, and adds some of its own.
-
-writing
-    A DataFrame into a stream: Spark's tasks stage frames, and the driver publishes all of them as one version, or none.
-
-    What a task writes is invisible until then, so tasks may fail, run twice, or be killed. Only the driver is a
-    producer of the protocol (see ``streams/committed_writer.py``). Spark pickles a writer for its tasks; its ``commit``
-    runs in a process of the driver's machine.
+Spark hands options over as texts, with names in lower case, and adds some of its own.
 """
 
 from __future__ import annotations
@@ -115,7 +106,7 @@ class StagedFile:
         return self._path.name
 
     def add(self, partition: int, rows: int, body: bytes) -> None:
-        """Append a frame's body."""
+        """Append a frame."""
         self._write(_FRAME.pack(partition, rows, len(body), zlib.crc32(body)), body)
         self._frames += 1
         self.rows += rows
@@ -390,7 +381,7 @@ class Destination:
         self._check_fit()
 
     def _there(self, columns: dict[str, pl.DataType]) -> StreamInfo:
-        """Return the stream; create it if it doesn't exist and the options give a partition count."""
+        """The stream, which is created if it doesn't exist and the options give a partition count."""
         admin, wanted, name = open_log(self.options.home).admin(), self.options.partitions, self.options.stream
         info = admin.describe(name)
         if info is not None:
@@ -417,7 +408,6 @@ class Destination:
                 raise UsageError(f"option key: {error.message}", hint=error.hint) from error
 
     def _conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows with the stream's columns."""
         if self._schema is None:
             return rows
         try:
@@ -485,7 +475,7 @@ class Destination:
     # -- on the driver ---------------------------------------------------------------------------------
 
     def frames(self, messages: Sequence[WriterCommitMessage | None]) -> Iterator[tuple[int, bytes]]:
-        """Yield the frames that the tasks have staged, task by task."""
+        """The frames that the tasks have staged, task by task."""
         for staged in _staged(messages):
             yield from read_staged(self.folder, staged.name, staged.rows, self._info.partitions)
 

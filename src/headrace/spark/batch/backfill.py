@@ -249,7 +249,7 @@ def _older(rows: DataFrame, time_: EventTime, before_ms: int) -> Column | None:
 
 
 def _time_of(left: Iterable[Left]) -> str:
-    """Describe the progress of event time, and what holds it if it hasn't begun."""
+    """The progress of event time in words, and what holds it if it hasn't begun."""
     times = [decode_times(one.record.bookkeeping) for one in left]
     timed = [one.watermark for one in times if one.watermark != FOREVER]
     lowest = min(timed, default=NEVER)

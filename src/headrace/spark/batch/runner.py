@@ -1,27 +1,18 @@
-"""Run an app as a batch job on Spark, journal its progress, and publish its results.
+"""Run an app as a batch job on Spark, or return its results as DataFrames.
 
-journal
-    The progress of an app's batch runs, in a file of its home, so that computed results aren't computed again.
+A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
+process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run starts
+over; in the second, the next run continues. A journal in the home says which it is::
 
-        {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
+    {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
-    A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and
-    the folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
+A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and the
+folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
 
-publishing
-    Publishes what a batch run has computed, in portions: each is a version of the writer ``<app>/batch/<output>``.
+Results are published in portions: each is a version of the writer ``<app>/batch/<output>``. They are files that stay as
+they are, so the portions are always the same. A target knows the last one that it has.
 
-    The results of a run are files that stay as they are, so its portions are always the same. A target knows the last
-    portion that it has. So publishing a run continues where a former attempt has stopped.
-
-runner
-    Run an app as a batch job on Spark, or return its results as DataFrames.
-
-    A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
-    process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run
-    starts over; in the second, the next run continues. The journal says which it is.
-
-    A backfill is such a run with a ``Handover``: a savepoint comes last.
+A backfill is such a run with a ``Handover``: a savepoint comes last.
 """
 
 from __future__ import annotations
@@ -87,10 +78,7 @@ State = Literal["begun", "computed", "published"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end.
-
-    ``savepoint`` is the name of the one that a backfill makes.
-    """
+    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end."""
 
     format: int = FORMAT
     run: int
@@ -230,7 +218,7 @@ Open = Callable[[StreamSpec, str], Into]
 
 
 def publish(plan: Plan, output: str, run: int, folder: Path, open_stream: Open) -> int:
-    """Publish the results of a run in one output; return their number. Already published results stay."""
+    """Publish the results of a run in one output, and return their number. Already published results stay."""
     spec = plan.streams[output].spec
     writer = f"{plan.graph.app}/batch/{output}"
     into = IntoTarget(spec, writer) if keeps_rows(spec.system) else open_stream(spec, writer)
@@ -384,7 +372,6 @@ def _outputs(planned: Plan) -> list[str]:
 
 
 def _held(planned: Plan) -> dict[str, DataFrame]:
-    """The inputs that are DataFrames."""
     inputs = {id_: dataframe_of(spec) for id_, spec in planned.graph.streams.items()}
     return {id_: frame for id_, frame in inputs.items() if frame is not None}
 
@@ -456,7 +443,7 @@ class _Run:
                 close_context(spark.sparkContext)
 
     def _check_disk(self, master: str) -> None:
-        """Raise ``UsageError`` if executors can't write into the driver's home."""
+        """Executors must be able to write into the driver's home."""
         graph = self.planned.graph
         if shares_no_disk(graph.settings) and not is_on_this_machine(master):
             raise UsageError(
