@@ -91,22 +91,11 @@ class App(Declarations):
     """
 
     def plan(self, containers: int = 1) -> ReadablePlan:
-        """Plan the app for the streams that exist now. Runs nothing.
+        """Plan the app for the streams that exist now, and this number of ``containers``. Runs nothing.
 
-        Parameters
-        ----------
-        containers
-            The number of containers; only ``grouping="container"`` depends on it.
-
-        Returns
-        -------
-        ReadablePlan
-            ``str(plan)`` equals the result of ``explain``; a notebook shows tables.
-
-        Raises
-        ------
-        PlanError
-            If an input doesn't exist, or streams that are joined have different partition counts.
+        Only ``grouping="container"`` depends on the number. ``str`` of a plan equals the result of ``explain``; a
+        notebook shows tables. Raises ``PlanError`` if an input doesn't exist, or streams that are joined have different
+        partition counts.
         """
         from headrace.life.metadata import existing_metadata
         from headrace.plan.inventory import NO_CONSENT
@@ -118,22 +107,13 @@ class App(Declarations):
             return ReadablePlan.of(Deployment(graph, metadata, NO_CONSENT).planned(containers).plan)
 
     def explain(self, containers: int = 1) -> str:
-        """Return the plan as text: stages, operators with the lines that declare them, streams and tables.
-
-        Parameters
-        ----------
-        containers
-            As for ``plan``.
-        """
+        """The plan for that many ``containers`` as text: stages, operators with their lines, streams and tables."""
         return str(self.plan(containers))
 
     def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
         """Start the app in memory, with a clock that only the test advances; see ``headrace.kit.harness``.
 
-        Parameters
-        ----------
-        partitions
-            The partition counts of the inputs: one number for all, or a number by the name of each input.
+        ``partitions`` are the counts of the inputs: one number for all, or a number by the name of each input.
         """
         from headrace.kit.harness import TestApp
 
@@ -371,18 +351,11 @@ class App(Declarations):
             backfill(graph, metadata, options, asked)
 
     def to_dataframe(self, output: str, spark: SparkSession | None = None, *, until: str | None = None) -> DataFrame:
-        """Return the results that the app would write to an output, as a lazy Spark DataFrame.
+        """The results that the app would write to an ``output``, as a lazy Spark DataFrame.
 
-        The app runs as an ordinary Spark job over the present contents of its inputs, and publishes nothing.
-
-        Parameters
-        ----------
-        output
-            The name of the output.
-        spark
-            The Spark session. By default the active one, or a new one.
-        until
-            Where to stop reading inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+        The app runs as an ordinary Spark job over the present contents of its inputs, and publishes nothing. ``spark``
+        is the session, by default the active one, or a new one. ``until`` says where to stop reading inputs that don't
+        end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``. See the page "Batch".
         """
         from headrace.run.batch_ends import Until
         from headrace.spark.batch.runner import to_dataframe

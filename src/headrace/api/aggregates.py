@@ -195,11 +195,6 @@ def count(column: str | pl.Expr | None = None) -> Aggregate:
     """Count messages, or the values of ``column`` that aren't null, as Int64; as ``pl.len()`` and
     ``pl.col("x").count()``.
 
-    Parameters
-    ----------
-    column
-        The name of a column, or a Polars expression. None counts messages.
-
     Examples
     --------
     >>> hr.count().kind, hr.count("referrer").kind
@@ -209,15 +204,10 @@ def count(column: str | pl.Expr | None = None) -> Aggregate:
 
 
 def sum(column: str | pl.Expr) -> Aggregate:
-    """Sum a column; nulls are ignored.
+    """Sum ``column``: the name of a column, or a Polars expression of one value for each message. Nulls are ignored.
 
     Integers and Booleans sum to Int64 (UInt64 and 128-bit integers keep their type), floats to Float64, decimals to
     the widest decimal of their scale, durations to durations. ``pl.col("x").sum()`` is the same.
-
-    Parameters
-    ----------
-    column
-        The name of a column, or a Polars expression of one value for each message.
 
     Examples
     --------
@@ -228,12 +218,7 @@ def sum(column: str | pl.Expr) -> Aggregate:
 
 
 def min(column: str | pl.Expr) -> Aggregate:
-    """The smallest value, of the column's own dtype; nulls are ignored, as in ``pl.col("x").min()``.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
+    """The smallest value of ``column``, of its own dtype; nulls are ignored, as in ``pl.col("x").min()``.
 
     Examples
     --------
@@ -244,12 +229,7 @@ def min(column: str | pl.Expr) -> Aggregate:
 
 
 def max(column: str | pl.Expr) -> Aggregate:
-    """The largest value, of the column's own dtype; nulls are ignored, as in ``pl.col("x").max()``.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
+    """The largest value of ``column``, of its own dtype; nulls are ignored, as in ``pl.col("x").max()``.
 
     Examples
     --------
@@ -260,12 +240,7 @@ def max(column: str | pl.Expr) -> Aggregate:
 
 
 def mean(column: str | pl.Expr) -> Aggregate:
-    """The mean of the values that aren't null, as Float64, as in ``pl.col("x").mean()``.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
+    """The mean of the values of ``column`` that aren't null, as Float64, as in ``pl.col("x").mean()``.
 
     Examples
     --------
@@ -276,15 +251,11 @@ def mean(column: str | pl.Expr) -> Aggregate:
 
 
 def first(column: str | pl.Expr) -> Aggregate:
-    """The value of the message with the earliest event time; of several such messages, the one that arrived first.
+    """The value of ``column`` with the earliest event time; of several such messages, the one that arrived first
+    counts.
 
     A null is a value like any other. Where messages have no event time, or the window follows the clock, the order is
     that of arrival. ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
 
     Examples
     --------
@@ -295,14 +266,9 @@ def first(column: str | pl.Expr) -> Aggregate:
 
 
 def last(column: str | pl.Expr) -> Aggregate:
-    """The value of the message with the latest event time; of several such messages, the one that arrived last.
+    """The value of ``column`` with the latest event time; of several such messages, the one that arrived last counts.
 
     It treats nulls and messages without event time as ``first`` does, and ``pl.col("x").last()`` is refused, too.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
 
     Examples
     --------
@@ -313,18 +279,11 @@ def last(column: str | pl.Expr) -> Aggregate:
 
 
 def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Aggregate:
-    """The ``k`` largest values in a list, largest first; of equal values, those that arrived first come first.
+    """The ``k`` largest values of ``column`` in a list, largest first; of equal values, those that arrived first come
+    first.
 
-    Nulls are left out, whereas Polars would fill the list with them; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
-    k
-        The maximum length of the list.
-    by
-        The column or expression to compare by, instead of ``column`` itself. Messages where it is null are left out.
+    They are compared by the column or expression ``by`` instead, if it is given. Messages where that is null are left
+    out, whereas Polars would fill the list with nulls; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
 
     Examples
     --------
@@ -341,14 +300,10 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
 
 
 def n_unique(column: str | pl.Expr) -> Aggregate:
-    """Count the distinct values, as Int64; nulls are left out, as in ``pl.col("x").drop_nulls().n_unique()``.
+    """Count the distinct values of ``column``, as Int64; nulls are left out.
 
-    The count is exact, so every value is kept until the window closes.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
+    The count is exact, so every value is kept until the window closes. ``pl.col("x").drop_nulls().n_unique()`` is the
+    same.
 
     Examples
     --------
@@ -359,15 +314,10 @@ def n_unique(column: str | pl.Expr) -> Aggregate:
 
 
 def approx_n_unique(column: str | pl.Expr) -> Aggregate:
-    """Estimate the number of distinct values, as Int64; nulls are left out.
+    """Estimate the number of distinct values of ``column``, as Int64; nulls are left out.
 
     A window keeps at most 16 KB (a HyperLogLog of 4096 registers). The standard error is 1.6 %, and small counts are
     nearly exact. ``pl.col("x").drop_nulls().approx_n_unique()`` is the same.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
 
     Examples
     --------
@@ -378,15 +328,10 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
 
 
 def implode(column: str | pl.Expr) -> Aggregate:
-    """All values in a list in order of arrival, nulls included; as ``pl.col("x").implode()``.
+    """All values of ``column`` in a list in order of arrival, nulls included; as ``pl.col("x").implode()``.
 
     Every value is kept until the window closes. Sliding windows, and hopping ones without triggers, are assembled from
     pieces of time, and a session may be merged from two; values of earlier pieces then come first.
-
-    Parameters
-    ----------
-    column
-        As for ``sum``.
 
     Examples
     --------
@@ -445,19 +390,10 @@ def reduce(
     dtype: pl.DataType | type[pl.DataType] | None = None,
     version: str = "",
 ) -> Aggregate:
-    """Aggregate the values of a column with a function that combines two of them; nulls are ignored.
+    """Aggregate the values of ``column`` with a ``function`` that combines two of them; nulls are ignored.
 
-    Parameters
-    ----------
-    function
-        ``function(a, b)`` combines two values to one that isn't None. It must be associative: ``f(f(a, b), c)`` equals
-        ``f(a, f(b, c))``.
-    column
-        As for ``sum``.
-    dtype
-        The Polars type of the result; by default that of the column.
-    version
-        As for ``fold``.
+    ``function(a, b)`` returns one value that isn't None, of the Polars type ``dtype``, by default that of the column.
+    It must be associative: ``f(f(a, b), c)`` equals ``f(a, f(b, c))``. ``version`` is as for ``fold``.
 
     Examples
     --------

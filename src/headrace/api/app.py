@@ -272,18 +272,10 @@ class Declarations:
         physical: str | None = None,
         schema: SchemaLike | None = None,
     ) -> Output:
-        """Declare a stream that the app writes.
+        """Declare a stream that the app writes, for ``send_to``, ``late_to`` and ``dead_letter``.
 
-        Parameters
-        ----------
-        name
-            Its id in the app, and its name in the system unless ``physical`` gives another.
-        partitions
-            Its partition count. By default the planner or the system decides.
-        system, physical
-            As for ``input``.
-        schema
-            Its columns. By default those of the first flow sent to it.
+        ``name``, ``system`` and ``physical`` are as for ``input``. By default the planner or the system decides on the
+        number of ``partitions``, and the columns (``schema``) are those of the first flow sent to it.
 
         Examples
         --------

@@ -69,22 +69,12 @@ class Composed(MappedFlow):
     __slots__ = ()
 
     def head(self, n: int = 5, *, sample: int | Mapping[str, Rows] = 1000) -> pl.DataFrame:
-        """Return the first messages at this point of the app, from a test run over the first rows of its inputs.
+        """The first ``n`` messages at this point of the app, from a test run over the first rows of its inputs.
 
         The steps up to this point run in memory, including your functions; nothing is written or kept. Rows are read
-        from inputs in the log, in files and in Spark DataFrames; for other inputs, pass some in ``sample``.
-
-        Parameters
-        ----------
-        n
-            The maximum number of messages.
-        sample
-            How many rows of each input to read, or your own rows by input: DataFrames or dicts.
-
-        Raises
-        ------
-        UsageError
-            If the rows of an input can't be read for a sample.
+        from inputs in the log, in files and in Spark DataFrames: ``sample`` of each input. For other inputs, pass your
+        own rows by input: DataFrames or dicts. Raises ``UsageError`` if the rows of an input can't be read for a
+        sample.
 
         Examples
         --------
@@ -97,14 +87,7 @@ class Composed(MappedFlow):
         return self.draft.preview(self.draft, self.node, n, sample)
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Call your own operator: ``stream.pipe(f, x)`` is ``f(stream, x)``.
-
-        Parameters
-        ----------
-        operator
-            A function that takes the stream as its first argument.
-        *args, **kwargs
-            More arguments for it.
+        """Call your own ``operator``: ``stream.pipe(f, x)`` is ``f(stream, x)``, for any other ``args`` and ``kwargs``.
 
         Examples
         --------
@@ -119,12 +102,8 @@ class Composed(MappedFlow):
     ) -> dict[str, Self]:
         """Split into named streams: a message goes only to the first one whose predicate is true for it.
 
-        Parameters
-        ----------
-        branches
-            A predicate (an expression or a Boolean column) for each name. A null is not true.
-        others
-            The name of a stream for all other messages. By default they are dropped.
+        ``branches`` has a predicate (an expression or a Boolean column) for each name. A null is not true. ``others``
+        names a stream for all other messages. By default they are dropped.
 
         Examples
         --------
@@ -137,17 +116,10 @@ class Composed(MappedFlow):
             return {name: self.filter(predicate) for name, predicate in predicates.items()}
 
     def sample(self, fraction: float, key: str | Sequence[str] | None = None, *, seed: int | None = None) -> Self:
-        """Keep a fraction of all messages, or of all keys.
+        """Keep a ``fraction`` of all messages, or of all keys; 0.01 keeps about one in a hundred.
 
-        Parameters
-        ----------
-        fraction
-            0.01 keeps about one in a hundred.
-        key
-            One column or several. Either all messages of a key are kept or none; every run, task and app chooses the
-            same keys. By default each message is chosen at random.
-        seed
-            Different seeds choose different keys.
+        With a ``key`` (one column or several), all messages of a key are kept or none; every run, task and app chooses
+        the same keys, and another ``seed`` others. By default each message is chosen at random.
 
         Examples
         --------

@@ -31,15 +31,10 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 
 
 def secret_env(name: str) -> SecretPlace:
-    """Refer to a secret in an environment variable, for options such as ``sasl.password`` of ``hr.io.kafka``.
+    """Refer to a secret in the environment variable ``name``, for options such as ``sasl.password`` of ``hr.io.kafka``.
 
     Drivers, containers and commands read the variable when they need the secret. Plans, logs and an app's stored data
     only have its name.
-
-    Parameters
-    ----------
-    name
-        The variable's name.
 
     Examples
     --------
@@ -55,12 +50,9 @@ def secret_env(name: str) -> SecretPlace:
 
 
 def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
-    """Refer to a secret in a file, such as one that Kubernetes mounts; otherwise like ``secret_env``.
+    """Refer to a secret in the file ``path``, such as one that Kubernetes mounts; otherwise like ``secret_env``.
 
-    Parameters
-    ----------
-    path
-        The file, which contains only the secret, with or without a final line break.
+    The file contains only the secret, with or without a final line break.
 
     Examples
     --------
@@ -333,7 +325,7 @@ def csv(
     encoding: str = "utf-8",
     skip_lines: int = 0,
 ) -> CsvFormat:
-    """Describe the CSV files of an input.
+    """Describe the CSV files of an input, for ``format=`` of ``files``.
 
     Parameters
     ----------
@@ -346,10 +338,8 @@ def csv(
         The character around a text that contains separators or line breaks; None if there is none.
     null_values
         The unquoted texts that mean null.
-    encoding
-        The encoding, such as ``"latin-1"``.
-    skip_lines
-        The number of lines before the header, or before the first row.
+    encoding, skip_lines
+        The encoding, such as ``"latin-1"``, and the number of lines before the header, or before the first row.
 
     Examples
     --------
@@ -369,14 +359,9 @@ def csv(
 
 
 def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
-    """The embedded log in another folder, for streams that other apps write or read.
+    """The embedded log in another folder, ``root``, for streams that other apps write or read.
 
-    Parameters
-    ----------
-    root
-        The folder.
-    name
-        The log's name, as part of the names of its streams. By default ``log-`` and the folder's name.
+    ``name`` is part of the names of its streams. By default it is ``log-`` and the folder's name.
 
     Examples
     --------
@@ -389,12 +374,8 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
 
 
 def memory(name: str = "memory") -> Memory:
-    """Streams in the memory of this process, for tests. They end with the process.
-
-    Parameters
-    ----------
-    name
-        A name, if you need several.
+    """Streams in the memory of this process, for tests. They end with the process. If you need several, give them a
+    ``name``.
 
     Examples
     --------

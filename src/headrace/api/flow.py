@@ -392,16 +392,11 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each batch into another one with a function from DataFrame to DataFrame.
+        """Turn each batch into another one with a ``function`` from DataFrame to DataFrame.
 
-        Parameters
-        ----------
-        function
-            Gets a batch. Batches begin and end anywhere, so the result for a message must not depend on other messages.
-        schema
-            The new columns; by default they stay as they are.
-        on_error, dead_letter
-            As for ``filter``, for the whole batch on which the function raises.
+        Batches begin and end anywhere, so the result for a message must not depend on other messages. ``schema`` has
+        the new columns; by default they stay as they are. ``on_error`` and ``dead_letter`` are as for ``filter``, for
+        the whole batch.
 
         Examples
         --------
@@ -471,14 +466,9 @@ class MappedFlow(Flow):
     def sink(
         self, function: Callable[[pl.DataFrame], None], *, on_error: OnError = "fail", dead_letter: Output | None = None
     ) -> None:
-        """Pass each batch to a function. After a failure, it may get messages again.
+        """Pass each batch to a ``function``, as a DataFrame. After a failure, it may get messages again.
 
-        Parameters
-        ----------
-        function
-            Gets a batch as a DataFrame, and returns None. If it raises, its effects so far aren't undone.
-        on_error, dead_letter
-            As for ``map_batches``.
+        If it raises, its effects so far aren't undone. ``on_error`` and ``dead_letter`` are as for ``map_batches``.
 
         Examples
         --------
@@ -495,12 +485,8 @@ class MappedFlow(Flow):
     def select(self, *exprs: str | pl.Expr, **named: object) -> Self:
         """Keep and compute columns, and drop the others.
 
-        Parameters
-        ----------
-        *exprs
-            Column names and expressions, each of which looks at one row at a time.
-        **named
-            Expressions, column names or plain values for columns of these names.
+        ``exprs`` are column names and expressions, each of which looks at one row at a time; ``named`` are expressions,
+        column names or plain values for columns of these names.
 
         Examples
         --------
@@ -511,12 +497,7 @@ class MappedFlow(Flow):
             return self._project("select", exprs, named, here, keep=False)
 
     def with_columns(self, *exprs: str | pl.Expr, **named: object) -> Self:
-        """Add or replace columns; the others stay.
-
-        Parameters
-        ----------
-        *exprs, **named
-            As for ``select``.
+        """Add or replace columns by ``exprs`` and ``named``, as in ``select``; the others stay.
 
         Examples
         --------
@@ -526,12 +507,7 @@ class MappedFlow(Flow):
             return self._project("with_columns", exprs, named, here, keep=True)
 
     def drop(self, *columns: str) -> Self:
-        """Remove columns.
-
-        Parameters
-        ----------
-        *columns
-            The names of the columns.
+        """Remove the ``columns`` of these names.
 
         Examples
         --------
@@ -543,12 +519,7 @@ class MappedFlow(Flow):
             return self._project("drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False)
 
     def rename(self, names: Mapping[str, str]) -> Self:
-        """Rename columns.
-
-        Parameters
-        ----------
-        names
-            ``{old: new}``.
+        """Rename columns: ``names`` is ``{old: new}``.
 
         Examples
         --------
@@ -587,27 +558,19 @@ class WindowedStream(Generic[S]):
     def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> S:
         """Aggregate the messages of each key and window.
 
+        ``aggregates`` are Polars' aggregations, and each result has the name that Polars would give it. Those in
+        ``named``, or ``hr.count``, ``hr.sum`` and others of ``hr.aggregates``, come by the name of the result.
+
         Polars' aggregations are accepted if they can be merged from parts and give Polars' result: ``pl.len()``,
         and ``sum``, ``min``, ``max``, ``mean``, ``count``, ``len``, ``null_count``, ``implode``,
         ``drop_nulls().n_unique()``, ``drop_nulls().approx_n_unique()`` and ``drop_nulls().top_k(k)`` of an expression
         that looks at one row at a time, or of such a one's ``filter``. Counts and sums are 64 bits wide.
 
-        Parameters
-        ----------
-        *aggregates
-            Polars aggregations; each result has the name that Polars would give it.
-        **named
-            Polars aggregations, or ``hr.count``, ``hr.sum`` and those of ``hr.aggregates``, by the name of the result.
-
         Examples
         --------
         >>> windows = views.window(hr.tumbling("1m"), key="member", id="per-minute")
-        >>> stats = windows.agg(
-        ...     pl.col("ms").max().alias("slowest"),
-        ...     views=pl.len(),
-        ...     seconds=(pl.col("ms") / 1000).sum(),
-        ...     first_url=hr.aggregates.first("url"),
-        ... )
+        >>> slowest, first = pl.col("ms").max().alias("slowest"), hr.aggregates.first("url")
+        >>> stats = windows.agg(slowest, views=pl.len(), seconds=(pl.col("ms") / 1000).sum(), first_url=first)
         >>> list(stats.schema.columns)
         ['member', 'window_start', 'window_end', 'slowest', 'views', 'seconds', 'first_url']
         """

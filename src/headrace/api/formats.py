@@ -12,18 +12,12 @@ FormatName = Literal["json", "text", "bytes"]
 
 
 def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:
-    """Records of a table: rows in another format, and records without a value, which delete the row of their key.
+    """Records of a table: rows in another ``format``, and records without a value, which delete the row of their key.
 
-    A record without a value, in Kafka a tombstone, becomes a row whose column ``deleted`` is true and whose other
-    columns are null, except those that the system adds, such as its key. In an output, a row whose ``deleted`` is true
-    becomes such a record. Kinesis has no records without a value.
-
-    Parameters
-    ----------
-    format
-        The format of the other records.
-    deleted
-        The Boolean column that marks deletions. If the input declares a schema, it must have this column.
+    A record without a value, in Kafka a tombstone, becomes a row whose Boolean column ``deleted`` is true and whose
+    other columns are null, except those that the system adds, such as its key. In an output, a row whose ``deleted`` is
+    true becomes such a record. If the input declares a schema, it must have this column. Kinesis has no records without
+    a value.
 
     Examples
     --------

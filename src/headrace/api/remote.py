@@ -21,15 +21,9 @@ CONCURRENCY_MAX = 10_000
 def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
     """Set how often a failed call is repeated, and how long to wait between two attempts.
 
-    Each pause is twice as long as the one before. Half of it is random, so that tasks that lost a server at the same
-    moment don't return at the same moment.
-
-    Parameters
-    ----------
-    attempts
-        The number of attempts, including the first. None sets no limit.
-    first, longest
-        The pause after the first attempt, and the longest pause.
+    There are as many ``attempts`` (None: without limit), including the first. The pause after that is ``first``; each
+    one is twice as long as the one before, up to ``longest``. Half of it is random, so that tasks that lost a server at
+    the same moment don't return at the same moment.
 
     Examples
     --------
@@ -216,19 +210,11 @@ def sql_table(
 
 
 def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: OnWrite = "through") -> Remote:
-    """Add a cache to a remote table, in the memory of each task that joins it. It also remembers keys without a row.
+    """Add a cache to a table of ``remote`` or ``sql_table``, in the memory of each task that joins it.
 
-    Parameters
-    ----------
-    remote
-        The result of ``remote`` or ``sql_table``.
-    rows
-        The number of keys in a task's cache, which keeps the most recently used ones.
-    ttl
-        How long a key stays in the cache. Meanwhile the task doesn't see other programs' writes to it.
-    write
-        What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
-        the key from the cache.
+    It has the ``rows`` most recently used keys, also those without a row, each for ``ttl``. Meanwhile the task doesn't
+    see other programs' writes to it. When the task itself writes a key, ``write`` ``"through"`` puts the row into the
+    cache, ``"around"`` removes the key from it.
 
     Examples
     --------

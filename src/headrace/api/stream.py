@@ -53,12 +53,7 @@ class Stream(Composed):
     # -- merging and moving --------------------------------------------------------------------------
 
     def merge(self, *others: Stream) -> Stream:
-        """Merge with other flows that have the same columns.
-
-        Parameters
-        ----------
-        *others
-            The other flows, at least one.
+        """Merge with ``others``: flows that have the same columns.
 
         Examples
         --------
@@ -86,16 +81,9 @@ class Stream(Composed):
     ) -> Stream:
         """Send each message through a durable stream to the partition of its key. A new stage begins there.
 
-        One task then gets all messages of a key.
-
-        Parameters
-        ----------
-        key
-            One key or several: column names, or expressions with new names, which become columns.
-        id
-            The name of the intermediate stream. Keep it when the code changes: the stream is durable.
-        partitions
-            The partition count of the intermediate stream. By default the planner decides.
+        One task then gets all messages of a key. ``key`` is one or several: column names, or expressions with new
+        names, which become columns. ``id`` names the intermediate stream. Keep it when the code changes: the stream is
+        durable. It has this number of ``partitions``; by default the planner decides.
 
         Examples
         --------
@@ -112,12 +100,7 @@ class Stream(Composed):
             return stream._through(id_, PartitionBy(id_, names), here, partitions=partitions)
 
     def broadcast(self, *, id: str) -> Stream:
-        """Send each message through a durable stream to every task of the next stage.
-
-        Parameters
-        ----------
-        id
-            The name of the intermediate stream. Keep it when the code changes: the stream is durable.
+        """Send each message through a durable stream, named ``id``, to every task of the next stage.
 
         Examples
         --------
@@ -309,17 +292,10 @@ class Stream(Composed):
     def deduplicate(self, key: str | Sequence[str], within: Duration, *, id: str) -> Stream:
         """Drop repeated messages: the first message of a key passes, others close to it in event time are dropped.
 
-        Late messages are dropped and counted. A task knows only the messages that it has seen itself, so
-        ``partition_by`` the key first.
-
-        Parameters
-        ----------
-        key
-            One column or several.
-        within
-            A message is dropped if its event time is less than this away from that of a message of its key that passed.
-        id
-            The name of the step's state. Keep it when the code changes: the state is durable.
+        A message is dropped if its event time is less than ``within`` away from that of a message of its ``key`` (one
+        column or several) that passed. Late messages are dropped and counted. A task knows only the messages that it
+        has seen itself, so ``partition_by`` the key first. ``id`` names the state. Keep it when the code changes: the
+        state is durable.
 
         Examples
         --------
@@ -331,12 +307,7 @@ class Stream(Composed):
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
     def drop_late(self, *, late_to: Output | None = None) -> Stream:
-        """Drop and count messages that are older than the watermark.
-
-        Parameters
-        ----------
-        late_to
-            An output for these messages.
+        """Drop and count messages that are older than the watermark, or send them to the output ``late_to``.
 
         Examples
         --------
@@ -395,15 +366,10 @@ class Stream(Composed):
     # -- ends of flows -------------------------------------------------------------------------------
 
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
-        """Write to an output stream or into a table. The first flow sent to a target sets its columns.
+        """Write to a ``target`` of ``app.output`` or ``app.table``. The first flow sent to a target sets its columns.
 
-        Parameters
-        ----------
-        target
-            The result of ``app.output`` or ``app.table``.
-        key
-            For an output: the columns that choose the partition of a message. By default, messages go to the partition
-            with the number of their task.
+        ``key`` names the columns that choose the partition of a message in an output. By default, messages go to the
+        partition with the number of their task.
 
         Examples
         --------
@@ -413,12 +379,8 @@ class Stream(Composed):
             self._send(target, key, here)
 
     def delete_from(self, table: Table) -> None:
-        """Delete the rows of the messages' keys from a table.
-
-        Parameters
-        ----------
-        table
-            The result of ``app.table``. The flow needs the columns of the table's key; others are ignored.
+        """Delete the rows of the messages' keys from ``table``. The flow needs the columns of its key; others are
+        ignored.
 
         Examples
         --------

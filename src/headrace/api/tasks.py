@@ -55,12 +55,7 @@ STORES = "__headrace_stores__"
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that fires.
-
-    Parameters
-    ----------
-    key, time, name, axis
-        What it was set for: see ``TaskContext.set_timer``. ``time`` is in ms since the epoch.
+    """A timer that fires: its ``key``, ``name`` and ``axis`` as it was set, and its ``time`` in ms since the epoch.
 
     Examples
     --------
@@ -132,37 +127,16 @@ class TaskContext(Protocol):
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
         """Set a timer: ``on_timer`` is called at its time.
 
-        A key, name and axis together identify a timer; setting it again moves it.
-
-        Parameters
-        ----------
-        key
-            A string, an integer, bytes, a float, a bool, None, or a tuple of these.
-        at
-            Milliseconds since the epoch, or a datetime; a naive one is UTC.
-        name
-            Distinguishes timers of one key.
-        axis
-            The clock: ``"event"`` or ``"processing"`` time.
+        Together ``key``, ``name`` and ``axis`` (``"event"`` or ``"processing"`` time) identify a timer; setting it
+        again moves it. A key is a string, an integer, bytes, a float, a bool, None, or a tuple of these. ``at`` is in
+        milliseconds since the epoch, or a datetime; a naive one is UTC.
         """
 
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """Cancel a timer, if there is one.
-
-        Parameters
-        ----------
-        key, name, axis
-            As for ``set_timer``.
-        """
+        """Cancel the timer of this ``key``, ``name`` and ``axis``, if there is one."""
 
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
-        """The time of a timer (ms since the epoch), or None if it isn't set.
-
-        Parameters
-        ----------
-        key, name, axis
-            As for ``set_timer``.
-        """
+        """The time (ms) of the timer of this ``key``, ``name`` and ``axis``, or None if it isn't set."""
 
 
 class Out(TaskContext, Protocol):
@@ -173,15 +147,7 @@ class Out(TaskContext, Protocol):
         """The name of the input whose messages are being processed; empty in other calls."""
 
     def send(self, output: str, rows: Any) -> None:
-        """Send rows to an output.
-
-        Parameters
-        ----------
-        output
-            The output's name.
-        rows
-            A dict, an instance of the output's dataclass, or a DataFrame.
-        """
+        """Send ``rows`` to an ``output``: a dict, an instance of the output's dataclass, or a DataFrame."""
 
     def commit(self) -> None:
         """Ask for a commit soon after this call, ahead of the checkpoint interval.
@@ -326,67 +292,29 @@ class Task:
     def init(self, context: TaskContext) -> None:
         """Start. Stores and timers are as of the last commit. Open here what can't be copied, such as connections.
 
-        Parameters
-        ----------
-        context
-            The task's context, which may be kept and used at any time.
+        The ``context`` may be kept and used at any time.
         """
 
     def process(self, message: Any, out: Out) -> None:
-        """Process a message.
-
-        Parameters
-        ----------
-        message
-            A dict, or an instance of the dataclass that the input's schema was made from.
-        out
-            Where to send rows, set timers and more.
-        """
+        """Process a ``message``: a dict, or an instance of the input's dataclass. ``out`` sends rows, sets timers."""
         raise NotImplementedError
 
     def process_batch(self, rows: pl.DataFrame, out: Out) -> None:
-        """Process messages as a DataFrame; override this instead of ``process`` to work on columns.
+        """Process ``rows``: messages of one input as a DataFrame, as columns. Override it instead of ``process``.
 
-        Parameters
-        ----------
-        rows
-            The messages, all of one input. Batches begin and end anywhere.
-        out
-            As for ``process``.
+        Batches begin and end anywhere. ``out`` is as in ``process``.
         """
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, out: Out) -> None:
-        """Handle a timer that is due.
-
-        Parameters
-        ----------
-        timer
-            The timer, which is no longer set. New timers may be set for later times.
-        out
-            As for ``process``.
-        """
+        """Handle a ``timer`` that is due, and no longer set. New ones may be set, by ``out``, for later times."""
         raise NotImplementedError
 
     def on_watermark(self, watermark: int, out: Out) -> None:
-        """Handle progress of event time.
-
-        Parameters
-        ----------
-        watermark
-            All messages up to this event time (ms) have arrived.
-        out
-            As for ``process``.
-        """
+        """Handle progress of event time: all messages up to ``watermark`` (ms) have arrived. ``out`` sends rows."""
 
     def on_end_of_stream(self, out: Out) -> None:
-        """Handle the end, after all inputs have ended and all timers have fired.
-
-        Parameters
-        ----------
-        out
-            As for ``process``.
-        """
+        """Handle the end, after all inputs have ended and all timers have fired. ``out`` sends the last rows."""
 
     def close(self) -> None:
         """Release what ``init`` opened, because the task has ended or restarts from its last commit."""
@@ -439,14 +367,9 @@ class Counter(_Metric):
     __slots__ = ()
 
     def add(self, by: float = 1, **labels: object) -> None:
-        """Add to the counter. Does nothing outside a running app.
+        """Add ``by``, which must not be negative, to the counter. Does nothing outside a running app.
 
-        Parameters
-        ----------
-        by
-            The amount, which must not be negative.
-        **labels
-            Labels, such as ``country="PT"``. Each combination is a separate series, so keep their number small.
+        ``labels`` are such as ``country="PT"``. Each combination is a separate series, so keep their number small.
         """
         if (metrics := entered()) is not None:
             if not 0 <= by < math.inf:
@@ -463,13 +386,7 @@ class Gauge(_Metric):
     __slots__ = ()
 
     def set(self, value: float, **labels: object) -> None:
-        """Set the gauge. Does nothing outside a running app.
-
-        Parameters
-        ----------
-        value, **labels
-            The number, and labels as for ``Counter.add``.
-        """
+        """Set the gauge to ``value``, with ``labels`` as for ``Counter.add``. Does nothing outside a running app."""
         if (metrics := entered()) is not None:
             metrics.set(self._like, _checked(labels), value)
 
@@ -481,24 +398,15 @@ class Histogram(_Metric):
     __slots__ = ()
 
     def observe(self, value: float, **labels: object) -> None:
-        """Count a value. Does nothing outside a running app.
-
-        Parameters
-        ----------
-        value, **labels
-            The value, and labels as for ``Counter.add``.
-        """
+        """Count ``value``, with ``labels`` as for ``Counter.add``. Does nothing outside a running app."""
         if (metrics := entered()) is not None:
             metrics.observe(self._like, _checked(labels), value)
 
 
 def counter(name: str, help: str = "") -> Counter:
-    """Declare a counter for functions and low-level tasks. Repeated declarations of a name mean the same counter.
+    """Declare a counter of this ``name`` for functions and low-level tasks; ``help`` describes it in ``/metrics``.
 
-    Parameters
-    ----------
-    name, help
-        Its name and its description in ``/metrics``; the name ends with ``_total`` there.
+    Its name there ends with ``_total``. Repeated declarations of a name mean the same counter.
 
     Examples
     --------
@@ -514,12 +422,7 @@ def counter(name: str, help: str = "") -> Counter:
 
 
 def gauge(name: str, help: str = "") -> Gauge:
-    """Declare a gauge for functions and low-level tasks.
-
-    Parameters
-    ----------
-    name, help
-        Its name and its description in ``/metrics``.
+    """Declare a gauge of this ``name`` for functions and low-level tasks; ``help`` describes it in ``/metrics``.
 
     Examples
     --------
@@ -530,15 +433,10 @@ def gauge(name: str, help: str = "") -> Gauge:
 
 
 def histogram(name: str, help: str = "", *, buckets: Sequence[float] = SECONDS) -> Histogram:
-    """Declare a histogram for functions and low-level tasks.
+    """Declare a histogram of this ``name`` for functions and low-level tasks; ``help`` describes it in ``/metrics``.
 
-    Parameters
-    ----------
-    name, help
-        Its name and its description in ``/metrics``.
-    buckets
-        The rising upper bounds of its buckets; one more bucket takes all higher values. The default suits seconds, from
-        1 ms to a minute.
+    ``buckets`` are rising upper bounds; one more bucket takes all higher values. The default suits seconds, from 1 ms
+    to a minute.
 
     Examples
     --------

@@ -30,14 +30,9 @@ from headrace.core.errors import DeclarationError
 
 # -- windows -----------------------------------------------------------------------------------------
 def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
-    """Windows of one size, one after the other: every message is in exactly one of them.
+    """Windows of one ``size``, one after the other: every message is in exactly one of them.
 
-    They are aligned to the epoch: ``"1h"`` windows begin at full hours (UTC).
-
-    Parameters
-    ----------
-    size, offset
-        How long a window is, and by how much to shift all of them.
+    They are aligned to the epoch, shifted by ``offset``: ``"1h"`` windows begin at full hours (UTC).
 
     Examples
     --------
@@ -55,17 +50,9 @@ HOPPING_WINDOWS_MAX = 10_000
 
 
 def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping:
-    """Windows of one size that overlap: a message is in several of them.
+    """Windows of one ``size`` that overlap: a message is in several of them.
 
-    Parameters
-    ----------
-    size
-        How long a window is.
-    every
-        The time between the beginnings of two windows, which are at multiples of it since the epoch. It need not divide
-        ``size``.
-    offset
-        Shifts all windows by this much.
+    They begin at multiples of ``every`` since the epoch, which need not divide ``size``, shifted by ``offset``.
 
     Examples
     --------
@@ -94,11 +81,6 @@ def sliding(size: Duration) -> Sliding:
     A window is (t - size, t] for each time t at which the key has a message, so ``window_end`` is t + 1 ms. Messages of
     one key and time share one result.
 
-    Parameters
-    ----------
-    size
-        How long a window is.
-
     Examples
     --------
     >>> hr.windows.sliding("10s")
@@ -113,11 +95,6 @@ def session(gap: Duration) -> Session:
 
     A session lasts from its first message until ``gap`` after its last. A message out of order may merge two sessions.
 
-    Parameters
-    ----------
-    gap
-        How long a key must be idle for its session to end.
-
     Examples
     --------
     >>> hr.session("30m")
@@ -130,14 +107,8 @@ def session(gap: Duration) -> Session:
 def count(size: int, every: int | None = None) -> CountWindow:
     """The last ``size`` messages of a key in order of arrival, each time ``every`` more have arrived.
 
-    Time plays no part. When the input ends, incomplete windows are emitted.
-
-    Parameters
-    ----------
-    size
-        How many messages a window holds.
-    every
-        How many messages of a key are between two results. By default ``size``, so windows don't overlap.
+    By default ``every`` is ``size``, so windows don't overlap. Time plays no part. When the input ends, incomplete
+    windows are emitted.
 
     Examples
     --------
@@ -177,12 +148,7 @@ Clock = Literal["event", "processing"]
 
 
 def after(messages: int) -> Trigger:
-    """Fire once, at the n-th message of a window and key.
-
-    Parameters
-    ----------
-    messages
-        That number.
+    """Fire once, at the n-th message of a window and key; ``messages`` is n.
 
     Examples
     --------
@@ -194,17 +160,10 @@ def after(messages: int) -> Trigger:
 
 
 def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
-    """Fire after every n messages, or at full multiples of a duration.
+    """Fire after every ``step`` messages, or at full multiples of the duration ``step``, by the clock ``time``.
 
     A multiple counts only if it comes after the earliest message since the previous result. With ``every("1s")``, a
     message of 12:00:04 makes a result when the watermark reaches 12:00:05, which has whatever has arrived by then.
-
-    Parameters
-    ----------
-    step
-        A number of messages, or a duration.
-    time
-        The clock: ``"event"`` or ``"processing"`` time.
 
     Examples
     --------
@@ -220,12 +179,7 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
 
 
 def since_first(duration: Duration, time: Clock = "event") -> Trigger:
-    """Fire once, this long after the first message of a window and key.
-
-    Parameters
-    ----------
-    duration, time
-        How long, by which clock: ``"event"`` or ``"processing"`` time.
+    """Fire once, at ``duration`` after the first message of a window and key, by the clock ``time``.
 
     Examples
     --------
@@ -237,14 +191,9 @@ def since_first(duration: Duration, time: Clock = "event") -> Trigger:
 
 
 def since_last(duration: Duration, time: Clock = "event") -> Trigger:
-    """Fire once, when no message of a window and key has arrived for this long.
+    """Fire once, when no message of a window and key has arrived for ``duration``, by the clock ``time``.
 
     In event time, it counts from the message with the latest time, in whatever order messages arrive.
-
-    Parameters
-    ----------
-    duration, time
-        As for ``since_first``.
 
     Examples
     --------
@@ -256,12 +205,7 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
 
 
 def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
-    """Fire when one of several triggers does.
-
-    Parameters
-    ----------
-    *triggers
-        Two or more. A number or a duration means ``every`` of it.
+    """Fire when one of two or more ``triggers`` does. A number or a duration means ``every`` of it.
 
     Examples
     --------
@@ -274,12 +218,7 @@ def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 
 
 def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
-    """Fire when all of several triggers would fire. If one of them uses time, this is checked when time moves.
-
-    Parameters
-    ----------
-    *triggers
-        Two or more. A number or a duration means ``every`` of it.
+    """Fire when all of two or more ``triggers`` would fire. If one of them uses time, this is checked when time moves.
 
     Examples
     --------
@@ -294,12 +233,7 @@ def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 
 
 def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
-    """Use a trigger again after each result.
-
-    Parameters
-    ----------
-    trigger
-        A trigger. A number or a duration means ``every`` of it.
+    """Use ``trigger`` again after each result. A number or a duration means ``every`` of it.
 
     Examples
     --------

@@ -81,18 +81,12 @@ class HeadraceDataSource(DataSource):
 
 # -- registering -------------------------------------------------------------------------------------
 def register(spark: SparkSession, home: str | Path | None = None) -> None:
-    """Make the format ``headrace`` known to a Spark session.
+    """Make the format ``headrace`` known to the session ``spark``.
 
-    Spark finds it by itself where Headrace is installed. Registering also says where the log is, and on one machine
-    which Python to start: the processes that Spark starts don't know the driver's folder and environment.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    home
-        The folder of the log, for readers and writers without the option ``home``. By default the environment
-        variable ``HEADRACE_HOME``, or ``.headrace``, with their present values.
+    Spark finds it by itself where Headrace is installed. Registering also says which Python to start on one machine,
+    and where the log is, for readers and writers without the option ``home``: the processes that Spark starts don't
+    know the driver's folder and environment. By default ``home`` is ``$HEADRACE_HOME``, or ``.headrace``, with their
+    present values.
 
     Examples
     --------
