@@ -4,8 +4,7 @@ Those of connectors are entry points of the group ``headrace.io``; each is impor
 """
 
 from headrace.api.dataframe import dataframe
-from headrace.api.descriptors import csv, files, log, memory, object_store, sql
-from headrace.api.formats import changelog
+from headrace.api.descriptors import changelog, csv, files, log, memory, object_store, sql
 
 TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
 if TYPE_CHECKING:

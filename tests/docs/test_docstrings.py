@@ -23,7 +23,6 @@ MODULES = [
     "api.descriptors",
     "api.draft",
     "api.flow",
-    "api.formats",
     "api.remote",
     "api.stream",
     "api.tasks",

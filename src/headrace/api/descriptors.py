@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import polars as pl
 from typing_extensions import override
@@ -555,6 +555,54 @@ def _check_type(name: str, what: str, known: pl.DataType, declared: pl.DataType)
             f"column {name!r} is the {what} of a record, which is of type {written(known)}, not {written(declared)}",
             hint="declare it so, or leave it out of the schema",
         )
+
+
+# -- record formats ----------------------------------------------------------------------------------
+FormatName = Literal["json", "text", "bytes"]
+
+
+def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:
+    """Records of a table: rows in another ``format``, and records without a value, which delete the row of their key.
+
+    A record without a value, in Kafka a tombstone, becomes a row whose Boolean column ``deleted`` is true and whose
+    other columns are null, except those that the system adds, such as its key. In an output, a row whose ``deleted`` is
+    true becomes such a record. If the input declares a schema, it must have this column. Kinesis has no records without
+    a value.
+
+    Examples
+    --------
+    >>> hr.io.changelog("json", deleted="gone").settings
+    {'format': {'name': 'json'}, 'deleted': 'gone'}
+    """
+    with Declaring("changelog"):
+        return opened_format(FormatSpec("changelog", settings=around(format, deleted)))
+
+
+def around(format: object, deleted: object) -> dict[str, Any]:
+    """The settings of a format around another one."""
+    if not isinstance(deleted, str) or not deleted:
+        raise DeclarationError(f"deleted={deleted!r} is not the name of a column", hint='write deleted="deleted"')
+    inner = format_of(format)
+    if "format" in inner.settings:
+        raise DeclarationError(f"{inner.name} already has a column for deletions", hint="wrap it around a plain format")
+    return {"format": inner.options(), "deleted": deleted}
+
+
+def opened_format(spec: FormatSpec) -> FormatSpec:
+    """Return the format if it is valid."""
+    open_format(spec)
+    return spec
+
+
+def format_of(format: object) -> FormatSpec:
+    """The format that ``format=`` means. Raises ``DeclarationError``."""
+    if isinstance(format, FormatSpec):
+        return format
+    if not isinstance(format, str):
+        raise DeclarationError(f"format={format!r} is not a format of records", hint='write format="json"')
+    if format == "avro":
+        raise DeclarationError("Avro needs a schema to read with", hint="write format=hr.io.avro(schema)")
+    return FormatSpec(one_of("format", format, FormatName))
 
 
 # -- object store ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any, get_args
 
 from headrace.api.checks import Declaring
-from headrace.api.formats import FormatName, around, opened_format
+from headrace.api.descriptors import FormatName, around, opened_format
 from headrace.connectors.formats.debezium import About
 from headrace.connectors.formats.protobuf import files_of_class, files_of_set, is_message_class
 from headrace.connectors.formats.registry import RegistrySettings

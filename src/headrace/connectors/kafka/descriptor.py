@@ -11,8 +11,7 @@ from typing import Any, get_args
 import polars as pl
 
 from headrace.api.checks import Declaring, SchemaLike, one_of
-from headrace.api.descriptors import InputUse, input_schema, record_columns_of, start_of, time_of
-from headrace.api.formats import FormatName, format_of
+from headrace.api.descriptors import FormatName, InputUse, format_of, input_schema, record_columns_of, start_of, time_of
 from headrace.connectors.kafka.settings import (
     BYTES,
     INPUT,

@@ -9,8 +9,15 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 from headrace.api.checks import Declaring, SchemaLike, one_of
-from headrace.api.descriptors import InputUse, check_partitions, input_schema, record_columns_of, start_of
-from headrace.api.formats import FormatName, format_of
+from headrace.api.descriptors import (
+    FormatName,
+    InputUse,
+    check_partitions,
+    format_of,
+    input_schema,
+    record_columns_of,
+    start_of,
+)
 from headrace.connectors.kinesis.api import POLL_MS, READ_RECORDS, RECORD_COLUMNS, LeaseAhead
 from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError

@@ -310,7 +310,7 @@ def _fitted(part: _Part, dtype: pl.DataType) -> Term:
 def _is_exact(part: Constant, dtype: pl.DataType) -> bool:
     value, own = part.value, part.dtype
     if dtype in _INTEGERS and isinstance(value, int) and (own is None or own in _INTEGERS):
-        bound = 1 << 8 * 2 ** _INTEGERS.index(dtype) - 1
+        bound = 1 << (8 << _INTEGERS.index(dtype)) - 1
         return -bound <= value < bound
     if dtype in _FLOATS and isinstance(value, int | float) and (own is None or own in _FLOATS):
         try:

@@ -12,12 +12,11 @@ Spark's own closure, from the driver that made it. Nothing else is unpickled her
 from __future__ import annotations
 
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from itertools import chain
+from functools import lru_cache, partial, reduce
+from itertools import chain, islice
 from pathlib import Path
 
 import polars as pl
@@ -26,24 +25,26 @@ from pyspark import StorageLevel, TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from typing_extensions import override
 
 from headrace.api.specs import Role, StreamSpec
+from headrace.core.clock import WallClock
 from headrace.core.errors import PlanError
-from headrace.core.ids import SSP, Offset, TaskName
-from headrace.core.log import OFF, LogSettings, logging_to
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import OFF, LogSettings, current_settings, logging_to
 from headrace.plan.chain_plan import batch_order_of, ranks_of, readers_of
 from headrace.plan.model import Plan, StagePlan
 from headrace.rows.pieces import SCHEMA, TIME, Piece, as_batch, pieces_in
-from headrace.run.spark.container_main import unpacked
+from headrace.run.batch_ends import Until, ends_of
+from headrace.run.spark.container_main import unpacked, user_folders
 from headrace.run.spark.dataframes import key_of, without_maps
+from headrace.run.spark.session import prepare_session
+from headrace.run.spark.shipping import ship
 from headrace.spark.batch.expressions import leading_steps, narrowed
 from headrace.task.batch import FOR_DRIVER, FedTask, PieceWriter, Reading, Seam, fed, mapped, note_of_counts, put_source
 from headrace.task.connections import Connections
 from headrace.task.event_time import NEVER
 from headrace.task.metrics import TaskMetrics
 
-# -- work --------------------------------------------------------------------------------------------
 _PIECES_AT_ONCE = 8
 """How many pieces go to Spark in one table: it holds all of one in memory."""
 
@@ -73,13 +74,8 @@ def _decoded(data: bytes) -> BatchPayload:
 
 Tables = Iterable[pa.RecordBatch]
 
-
-class Work(ABC):
-    """What is done with one Spark partition."""
-
-    @abstractmethod
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        """Yield the pieces that result from the tables of the Spark partition with this number."""
+Work = Callable[[BatchPayload, int, Tables], Iterator[Piece]]
+"""What is done with the tables of one Spark partition, which has this number."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +85,16 @@ class DecodedRows:
     stream: str
     schema: pa.Schema
 
-    def tables(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    def decoded(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         """Those rows; what isn't of this stream is left out."""
         for piece in pieces:
             if piece.stream == self.stream:
                 rows = piece.frame.drop(TIME).to_arrow()
                 yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+
+    def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
+        """For ``mapInArrow``: from pieces to rows."""
+        yield from self.decoded(chain.from_iterable(pieces_in(table) for table in tables))
 
 
 @dataclass(frozen=True)
@@ -105,124 +105,86 @@ class Worker:
     work: Work
     rows: DecodedRows | None = None
 
-    def __call__(self, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
         """Called by Spark with the tables of a Spark partition."""
         context = TaskContext.get()
         payload = _decoded(self.payload)
         number = 0 if context is None else context.partitionId()
         with logging_to(payload.log, fields={"batch": number}):
-            pieces = self.work.pieces(payload, number, tables)
-            yield from _tables(pieces) if self.rows is None else self.rows.tables(pieces)
+            pieces = self.work(payload, number, tables)
+            yield from _tables(pieces) if self.rows is None else self.rows.decoded(pieces)
 
 
-def _tables(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    some: list[Piece] = []
-    for piece in pieces:
-        some.append(piece)
-        if len(some) == _PIECES_AT_ONCE:
-            yield as_batch(some)
-            some = []
-    if some:
+def _tables(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
+    while some := list(islice(pieces, _PIECES_AT_ONCE)):
         yield as_batch(some)
 
 
-@dataclass(frozen=True)
-class ReadPartitions(Work):
-    """Reads source partitions into pieces: the n-th of ``ssps`` for each number n that comes."""
-
-    ssps: tuple[SSP, ...]
-
-    @override
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        with closing(Connections()) as connections:
-            reading = Reading(payload.plan, payload.ends, connections)
-            for n in _numbers(tables):
-                yield from reading.pieces(self.ssps[n], TaskMetrics(str(self.ssps[n])))
+def read_partitions(ssps: Sequence[SSP], payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+    """Source partitions into pieces: the n-th of ``ssps`` for each number n that comes."""
+    with closing(Connections()) as connections:
+        reading = Reading(payload.plan, payload.ends, connections)
+        for n in _numbers(tables):
+            yield from reading.pieces(ssps[n], TaskMetrics(str(ssps[n])))
 
 
-@dataclass(frozen=True)
-class MapSources(Work):
-    """Runs tasks of a stage that needs no order over their sources: the n-th task for each number n that comes.
+def map_sources(
+    stage_name: str, without: frozenset[str], payload: BatchPayload, number: int, tables: Tables
+) -> Iterator[Piece]:
+    """Tasks of a stage that needs no order over their sources: the n-th task for each number n that comes.
 
     ``without`` are inputs that come otherwise.
     """
-
-    stage: str
-    without: frozenset[str]
-
-    @override
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        stage = payload.plan.stage(self.stage)
-        without = {payload.plan.streams[id_].spec.stream for id_ in self.without}
-        with closing(Connections()) as connections, tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
-            reading = Reading(payload.plan, payload.ends, connections)
-            for n in _numbers(tables):
-                task = stage.tasks[n]
-                ssps = [ssp for ssp in task.inputs if ssp.stream not in without]
-                home, now_ms = Path(folder) / str(n), payload.now_ms
-                yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
+    stage = payload.plan.stage(stage_name)
+    others = {payload.plan.streams[id_].spec.stream for id_ in without}
+    with closing(Connections()) as connections, tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
+        reading = Reading(payload.plan, payload.ends, connections)
+        for n in _numbers(tables):
+            task = stage.tasks[n]
+            ssps = [ssp for ssp in task.inputs if ssp.stream not in others]
+            home, now_ms = Path(folder) / str(n), payload.now_ms
+            yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
 
 
-@dataclass(frozen=True)
-class RunTask(Work):
-    """Runs one task of a stage over the sorted pieces of its inputs. The first of them is empty, and says which task.
+def run_task(stage_name: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+    """One task of a stage over the sorted pieces of its inputs. The first of them is empty, and says which task.
 
     The number of the Spark partition doesn't: in a union it is another one.
     """
-
-    stage: str
-
-    @override
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        stage = payload.plan.stage(self.stage)
-        pieces = chain.from_iterable(pieces_in(table) for table in tables)
-        task = stage.tasks[next(pieces).partition]
-        order = batch_order_of(payload.plan, stage)
-        with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
-            home, now_ms = Path(folder), payload.now_ms
-            yield from fed(payload.plan, stage, task, pieces, order, home, now_ms, payload.seam)
+    stage = payload.plan.stage(stage_name)
+    pieces = chain.from_iterable(pieces_in(table) for table in tables)
+    task = stage.tasks[next(pieces).partition]
+    order = batch_order_of(payload.plan, stage)
+    with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
+        yield from fed(payload.plan, stage, task, pieces, order, Path(folder), payload.now_ms, payload.seam)
 
 
-@dataclass(frozen=True)
-class ReadRows(Work):
+def read_rows(input_: str, key: tuple[str, ...], payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
     """Rows of a DataFrame into pieces of an input. With a ``key`` its rows are in one partition."""
-
-    input: str
-    key: tuple[str, ...]
-
-    @override
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        stream = payload.plan.streams[self.input]
-        partition = number % stream.partitions
-        name, metrics = f"{self.input}#{number}", TaskMetrics()
-        writer = PieceWriter(payload.plan.graph, payload.plan.streams, name)
-        for rows in _accepted(payload, self.input, partition, writer, metrics, tables):
-            put_source(writer, stream, partition, rows, self.key)
-            yield from writer.take()
-        yield from writer.take(all_of_it=True)
-        if metrics.counters:
-            yield note_of_counts(metrics.counters, name)
+    stream = payload.plan.streams[input_]
+    partition = number % stream.partitions
+    name, metrics = f"{input_}#{number}", TaskMetrics()
+    writer = PieceWriter(payload.plan.graph, payload.plan.streams, name)
+    for rows in _accepted(payload, input_, partition, writer, metrics, tables):
+        put_source(writer, stream, partition, rows, key)
+        yield from writer.take()
+    yield from writer.take(all_of_it=True)
+    if metrics.counters:
+        yield note_of_counts(metrics.counters, name)
 
 
-@dataclass(frozen=True)
-class MapRows(Work):
+def map_rows(stage_name: str, input_: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
     """Rows of a DataFrame through a stage that needs no order, and has this input alone."""
-
-    stage: str
-    input: str
-
-    @override
-    def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
-        plan = payload.plan
-        stage, stream = plan.stage(self.stage), plan.streams[self.input]
-        task = stage.tasks[number % len(stage.tasks)]
-        ssp = next(ssp for ssp in task.inputs if ssp.stream == stream.spec.stream)
-        with (
-            tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
-            FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
-        ):
-            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, run.metrics, tables))
-            yield from run.finish()
+    plan = payload.plan
+    stage, stream = plan.stage(stage_name), plan.streams[input_]
+    task = stage.tasks[number % len(stage.tasks)]
+    ssp = next(ssp for ssp in task.inputs if ssp.stream == stream.spec.stream)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
+        FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
+    ):
+        yield from run.map(ssp, _accepted(payload, input_, ssp.partition, run.port, run.metrics, tables))
+        yield from run.finish()
 
 
 def _accepted(
@@ -272,18 +234,6 @@ def _numbers(tables: Tables) -> Iterator[int]:
         yield from table.column(0).to_pylist()
 
 
-@dataclass(frozen=True)
-class DecodeRows:
-    """For ``mapInArrow``: from pieces to rows."""
-
-    rows: DecodedRows
-
-    def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
-        """Called by Spark with the tables of a Spark partition."""
-        yield from self.rows.tables(chain.from_iterable(pieces_in(table) for table in tables))
-
-
-# -- job ---------------------------------------------------------------------------------------------
 _COLUMNS = from_arrow_schema(SCHEMA)
 _TASK = "task"
 
@@ -315,7 +265,7 @@ class BatchJob:
         rows = DecodedRows(stream, to_arrow_schema(schema))
         writers = [self._plan.stage(name) for name in self._plan.streams[stream].writers]
         if any(self._plan.streams[id_].readers for stage in writers for id_ in stage.outputs):
-            return self.pieces([stream]).mapInArrow(DecodeRows(rows), schema)
+            return self.pieces([stream]).mapInArrow(rows, schema)
         # No other reader needs the output of these stages, so their workers decode it themselves.
         parts = [self._made(stage, rows) for stage in writers]
         return reduce(DataFrame.unionAll, parts) if parts else self._spark.createDataFrame([], schema)
@@ -361,24 +311,25 @@ class BatchJob:
             return self._mapped(stage, rows)
         sources = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if id_ not in between]
         parts = [self.pieces([id_]) for id_ in between] + [self._source(id_, stage) for id_ in sources]
-        return self._run(self._in_order(self._together(parts), stage), RunTask(stage.name), rows)
+        return self._run(self._in_order(self._together(parts), stage), partial(run_task, stage.name), rows)
 
     def _mapped(self, stage: StagePlan, rows: DecodedRows | None) -> DataFrame:
         """A stage that needs no order, over its sources. DataFrames stay in the partitions that Spark has them in."""
         given = [id_ for id_ in stage.inputs if id_ in self._given]
-        parts = [self._run(self._narrowed(id_, stage), MapRows(stage.name, id_), rows) for id_ in given]
+        parts = [self._run(self._narrowed(id_, stage), partial(map_rows, stage.name, id_), rows) for id_ in given]
         if len(given) < len(stage.inputs) or self._seam:
-            work = MapSources(stage.name, frozenset(given))
+            work = partial(map_sources, stage.name, frozenset(given))
             parts.append(self._run(self._numbers(len(stage.tasks)), work, rows))
         return self._together(parts)
 
     def _source(self, input_: str, stage: StagePlan) -> DataFrame:
         """The pieces of a source that a stage reads in order."""
         if input_ in self._given:
-            return self._run(self._narrowed(input_, stage), ReadRows(input_, key_of(self._plan.streams[input_].spec)))
+            key = key_of(self._plan.streams[input_].spec)
+            return self._run(self._narrowed(input_, stage), partial(read_rows, input_, key))
         mine = {ssp for task in stage.tasks for ssp in task.inputs}
         ssps = tuple(ssp for ssp in self._plan.streams[input_].ssps() if ssp in mine)
-        return self._run(self._numbers(len(ssps)), ReadPartitions(ssps))
+        return self._run(self._numbers(len(ssps)), partial(read_partitions, ssps))
 
     def _narrowed(self, input_: str, stage: StagePlan) -> DataFrame:
         """An input that is a DataFrame, without what Spark can leave out for the stage: it may skip files then."""
@@ -440,7 +391,7 @@ class BatchJob:
         letters = {self._plan.streams[id_].spec.dead_letter for id_ in inputs} - {None}
         return (
             {
-                (id_, partition): [task.number for task in self._tasks_reading(ssp) if task.stage == stage.name]
+                (id_, partition): [task.number for task in self._readers.get(ssp, ()) if task.stage == stage.name]
                 for id_ in inputs
                 for partition, ssp in enumerate(self._plan.streams[id_].ssps())
             }
@@ -452,9 +403,6 @@ class BatchJob:
             }
             | {(note, 0): [0] for note in FOR_DRIVER}
         )
-
-    def _tasks_reading(self, ssp: SSP) -> tuple[TaskName, ...]:
-        return self._readers.get(ssp, ())
 
     # -- Spark
 
@@ -470,3 +418,19 @@ class BatchJob:
         if not parts:
             return self._spark.createDataFrame([], _COLUMNS)
         return reduce(DataFrame.unionAll, parts)
+
+
+def batch_job(
+    plan: Plan, spark: SparkSession, until: Until | None, given: Mapping[str, DataFrame], seam: Seam | None = None
+) -> BatchJob:
+    """The job of a plan in this session."""
+    prepare_session(spark)
+    payload = BatchPayload(
+        plan=plan,
+        ends=ends_of(plan, until, frozenset(given)),
+        now_ms=WallClock().now_ms(),
+        python_path=user_folders(),
+        log=current_settings(),
+        seam=seam,
+    )
+    return BatchJob(spark, plan, ship(payload), given, seam=seam is not None)

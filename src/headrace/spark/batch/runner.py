@@ -20,9 +20,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +37,6 @@ from typing_extensions import override
 
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.core import errors
-from headrace.core.clock import WallClock
 from headrace.core.errors import (
     HeadraceError,
     InfrastructureError,
@@ -48,30 +46,27 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.files import decode_record, make_private_folder, replace_file
-from headrace.core.log import current_settings
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.rows.pieces import SCHEMA, TIME, Piece, pieces_in
-from headrace.run.batch_ends import Until, ends_of
+from headrace.run.batch_ends import Until
 from headrace.run.coordinated import Interrupts
 from headrace.run.no_shared_disk import shares_no_disk
 from headrace.run.planning import at_home, gather_facts, prepare_outputs
 from headrace.run.progress import set_aside
 from headrace.run.run import check_not_connect
-from headrace.run.spark.container_main import user_folders
 from headrace.run.spark.dataframes import dataframe_of
 from headrace.run.spark.hosting import run_watched
-from headrace.run.spark.session import close_context, open_session, prepare_session
+from headrace.run.spark.session import close_context, open_session
 from headrace.run.spark.settings import is_on_this_machine
-from headrace.run.spark.shipping import ship
-from headrace.spark.batch.job import BatchJob, BatchPayload
+from headrace.spark.batch.handover import Handover
+from headrace.spark.batch.job import batch_job
 from headrace.stores.database import FolderLock
 from headrace.systems.base import Target
 from headrace.systems.registry import keeps_rows
-from headrace.task.batch import COUNTED, FOR_DRIVER, LEFT, Seam, counts_in
+from headrace.task.batch import COUNTED, FOR_DRIVER, LEFT, counts_in
 from headrace.task.connections import Connections
 
-# -- journal -----------------------------------------------------------------------------------------
 FORMAT = 1
 
 State = Literal["begun", "computed", "published"]
@@ -171,7 +166,6 @@ def _kind(savepoint: str) -> str:
     return f"the backfill for savepoint {savepoint!r}" if savepoint else "a batch run"
 
 
-# -- publishing --------------------------------------------------------------------------------------
 PORTION_ROWS = 1 << 20
 _PORTIONS_MAX = 1 << 32
 """A run has fewer portions than that. Run and portion make one number, which rises."""
@@ -254,10 +248,6 @@ class IntoTarget(Into):
         self._connections.close()
 
 
-# -- runner ------------------------------------------------------------------------------------------
-Say = Callable[[str], None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
     """Where and how to run a batch job. ``again``: although a run has been published. ``say`` shows progress.
@@ -271,32 +261,7 @@ class BatchOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     until: Until | None = None
     again: bool = False
-    say: Say = lambda line: None
-
-
-class Handover(ABC):
-    """What a live run is to go on from, when the results are published.
-
-    ``savepoint`` is its name. ``publishes``: the results are published, too.
-    """
-
-    savepoint: str
-    publishes: bool
-
-    @abstractmethod
-    def given(self, spark: SparkSession, interrupts: Interrupts) -> Mapping[str, DataFrame] | None:
-        """The history of inputs that isn't read from themselves, by id. None if a signal has ended that."""
-        ...
-
-    @abstractmethod
-    def seam(self, folder: Path) -> Seam:
-        """Where the batch stops; tasks leave their state in the folder."""
-        ...
-
-    @abstractmethod
-    def finish(self, pieces: Iterable[Piece]) -> None:
-        """Make the savepoint from the tasks' final state, unless it exists already."""
-        ...
+    say: Callable[[str], None] = lambda line: None
 
 
 def run_batch(graph: Graph, options: BatchOptions) -> None:
@@ -313,7 +278,7 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
         entry = journal.begin(words, again=options.again, savepoint="" if handover is None else handover.savepoint)
         outputs = _outputs(planned)
         if entry.state == "begun":
-            entry = _compute(planned, journal, entry, options, outputs, handover)
+            entry = _compute(planned, journal, entry, options, handover)
         else:
             options.say(f"run {entry.run} of {app} is computed already; publishing the rest of it")
         try:
@@ -351,7 +316,7 @@ def to_dataframe(graph: Graph, output: str, spark: SparkSession | None, until: U
         raise UsageError(f"the app has no output {output!r}", hint=f"it has {', '.join(outputs) or 'none'}")
     check_not_connect(spark)
     session = spark or open_session(f"headrace {graph.app}")
-    return _job(planned, session, until, _held(planned)).rows(output)
+    return batch_job(planned, session, until, _held(planned)).rows(output)
 
 
 def _planned(graph: Graph) -> Plan:
@@ -376,30 +341,12 @@ def _held(planned: Plan) -> dict[str, DataFrame]:
     return {id_: frame for id_, frame in inputs.items() if frame is not None}
 
 
-def _job(
-    planned: Plan, spark: SparkSession, until: Until | None, given: Mapping[str, DataFrame], seam: Seam | None = None
-) -> BatchJob:
-    prepare_session(spark)
-    payload = BatchPayload(
-        plan=planned,
-        ends=ends_of(planned, until, frozenset(given)),
-        now_ms=WallClock().now_ms(),
-        python_path=user_folders(),
-        log=current_settings(),
-        seam=seam,
-    )
-    return BatchJob(spark, planned, ship(payload), given, seam=seam is not None)
-
-
-def _compute(
-    planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str], handover: Handover | None
-) -> Entry:
+def _compute(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, handover: Handover | None) -> Entry:
     """Compute a run's results, all of them or nothing. Raises ``KeyboardInterrupt`` if a signal has ended it."""
     began = time.monotonic()
     with Interrupts() as interrupts:
         try:
-            run = _Run(planned, journal.results(entry), journal.left(entry), options, handover)
-            done = run.compute(outputs, interrupts)
+            done = _write_results(planned, journal, entry, options, handover, interrupts)
         except HeadraceError:
             if not interrupts.requested:
                 raise
@@ -411,53 +358,44 @@ def _compute(
     return journal.note(entry, "computed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The first step of a run: results go into the folder ``results``, the states of tasks into ``left``."""
-
-    planned: Plan
-    results: Path
-    left: Path
-    options: BatchOptions
-    handover: Handover | None
-
-    def compute(self, outputs: list[str], interrupts: Interrupts) -> bool:
-        """Write the results. False if a signal has ended it."""
-        theirs = SparkContext._active_spark_context
-        named = f"headrace {self.planned.graph.app}"
-        spark = open_session(named, self.options.master, self.options.conf)
-        try:
-            self._check_disk(str(spark.sparkContext.master))
-            job = self._job(spark, interrupts)
-            if job is None:
+def _write_results(
+    planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, handover: Handover | None, stop: Interrupts
+) -> bool:
+    """False if a signal has ended it."""
+    theirs = SparkContext._active_spark_context
+    outputs = _outputs(planned)
+    named = f"headrace {planned.graph.app}"
+    spark = open_session(named, options.master, options.conf)
+    try:
+        _check_disk(planned.graph, str(spark.sparkContext.master))
+        if handover is None:
+            job = batch_job(planned, spark, options.until, _held(planned))
+            pieces = job.pieces(outputs)
+        else:
+            history = handover.given(spark, stop)
+            if history is None:
                 return False
-            pieces = job.pieces(outputs) if self.handover is None else job.last_pieces(outputs)
-            writer = _by_output(pieces, self.planned, outputs).write.mode("overwrite")
-            try:
-                write = partial(writer.parquet, self.results.as_uri())
-                return run_watched(spark.sparkContext, f"{named}: batch", write, _as_ours, interrupts)
-            finally:
-                job.close()
+            job = batch_job(planned, spark, options.until, history, handover.seam(journal.left(entry)))
+            pieces = job.last_pieces(outputs)
+        writer = _by_output(pieces, planned, outputs).write.mode("overwrite")
+        try:
+            write = partial(writer.parquet, journal.results(entry).as_uri())
+            return run_watched(spark.sparkContext, f"{named}: batch", write, _as_ours, stop)
         finally:
-            if theirs is None:
-                close_context(spark.sparkContext)
+            job.close()
+    finally:
+        if theirs is None:
+            close_context(spark.sparkContext)
 
-    def _check_disk(self, master: str) -> None:
-        """Executors must be able to write into the driver's home."""
-        graph = self.planned.graph
-        if shares_no_disk(graph.settings) and not is_on_this_machine(master):
-            raise UsageError(
-                f"app {graph.app!r} can't run as a batch job: its machines share no disk, since its snapshots "
-                f"are in {graph.settings.snapshots}, but a batch job keeps its results in the home",
-                hint="run it with a local master, or with a shared home and without snapshots=",
-            )
 
-    def _job(self, spark: SparkSession, interrupts: Interrupts) -> BatchJob | None:
-        until = self.options.until
-        if self.handover is None:
-            return _job(self.planned, spark, until, _held(self.planned))
-        history = self.handover.given(spark, interrupts)
-        return None if history is None else _job(self.planned, spark, until, history, self.handover.seam(self.left))
+def _check_disk(graph: Graph, master: str) -> None:
+    """Executors must be able to write into the driver's home."""
+    if shares_no_disk(graph.settings) and not is_on_this_machine(master):
+        raise UsageError(
+            f"app {graph.app!r} can't run as a batch job: its machines share no disk, since its snapshots "
+            f"are in {graph.settings.snapshots}, but a batch job keeps its results in the home",
+            hint="run it with a local master, or with a shared home and without snapshots=",
+        )
 
 
 def _by_output(pieces: DataFrame, planned: Plan, outputs: list[str]) -> DataFrame:
