@@ -124,7 +124,7 @@ def test_history_comes_from_a_table_and_the_rest_from_the_stream(
 def test_a_backfill_that_died_goes_on_where_it_stopped(
     tmp_path: Path, spark_context: SparkContext, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.spark.batch import backfill
+    from headrace.spark.batch import handover
 
     write_views(tmp_path, range(600))
 
@@ -132,7 +132,7 @@ def test_a_backfill_that_died_goes_on_where_it_stopped(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(backfill, "save", die)
+        patch.setattr(handover, "save", die)
         with pytest.raises(KeyboardInterrupt):
             declare(tmp_path).backfill("now", progress=False)
     published = results(tmp_path)

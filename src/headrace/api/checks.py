@@ -52,6 +52,11 @@ class Location:
         """All lines of the call."""
         return self.code or self.text
 
+    @property
+    def quoted(self) -> str:
+        """With the text: ``pipeline.py:12: views.filter("ok")``."""
+        return f"{self}: {self.text}" if self.text else str(self)
+
     @override
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

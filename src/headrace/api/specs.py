@@ -287,6 +287,10 @@ class Node:
     schema: Schema | None = None
     event_time: EventTime | None = None
 
+    @override
+    def __str__(self) -> str:
+        return f"{self.operator.kind} {self.id!r} ({self.location.quoted})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:

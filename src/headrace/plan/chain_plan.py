@@ -160,9 +160,7 @@ def _hashed(plan: Plan, stage: StagePlan, flow: Partitioning | None, key: tuple[
     """The columns of the key by which the flow is partitioned, in the order of hashing."""
     if flow is None or plan.streams[flow.stream].partitions != len(stage.tasks):
         return None
-    names = [next((name for name in key if name in hashed), None) for hashed in flow.keys]
-    found = tuple(name for name in names if name is not None)
-    return found if len(found) == len(names) else None
+    return flow.within(key)
 
 
 # -- batch -------------------------------------------------------------------------------------------

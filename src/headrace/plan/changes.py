@@ -10,36 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from headrace.core.errors import PlanError, UsageError
 from headrace.plan.inventory import IDENTITY, Consent, Heritage, Inventory, Part, PartKind, StageRecord
 
-_NAMES: Mapping[PartKind, str] = {
-    "input": "input",
-    "side input": "side input",
-    "stream": "intermediate stream",
-    "output": "output",
-    "target": "output",
-    "table": "table",
-    "step": "step",
-}
-_LOSES: Mapping[PartKind, str] = {
-    "input": "its position would be forgotten",
-    "side input": "its position would be forgotten",
-    "stream": "messages that wait in it would be lost",
-    "output": "",
-    "target": "committed rows that aren't published yet would be lost",
-    "table": "its rows would be lost",
-    "step": "its state would be lost",
-}
-_AGAIN: Mapping[PartKind, str] = {
-    "input": "it is read again from its start",
-    "side input": "it is read again from its start",
-    "stream": "it begins empty",
-    "output": "",
-    "target": "its outbox begins empty",
-    "table": "it begins empty",
-    "step": "it begins empty",
+
+class _Words(NamedTuple):
+    """What a kind of part is called, what is lost with one, and how one starts over."""
+
+    name: str
+    loses: str = ""
+    again: str = ""
+
+
+_WORDS: Mapping[PartKind, _Words] = {
+    "input": _Words("input", "its position would be forgotten", "it is read again from its start"),
+    "side input": _Words("side input", "its position would be forgotten", "it is read again from its start"),
+    "stream": _Words("intermediate stream", "messages that wait in it would be lost", "it begins empty"),
+    "output": _Words("output"),
+    "target": _Words("output", "committed rows that aren't published yet would be lost", "its outbox begins empty"),
+    "table": _Words("table", "its rows would be lost", "it begins empty"),
+    "step": _Words("step", "its state would be lost", "it begins empty"),
 }
 
 
@@ -75,7 +67,7 @@ class Change:
     @property
     def what(self) -> str:
         """The part as text: ``step 'per-10s'``."""
-        return f"{_NAMES[self.kind]} {self.id!r}"
+        return f"{_WORDS[self.kind].name} {self.id!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +216,12 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
     if old is None or _family(old) != _family(part):
         elsewhere = _elsewhere(inventory, new, id_, part)
         if elsewhere is None:
-            return change(Verdict.NEW, _AGAIN[part.kind] if part.kind in ("table", "step", "stream") else "")
+            return change(Verdict.NEW, _WORDS[part.kind].again if part.kind in ("table", "step", "stream") else "")
         if consent.drops(part.id, part.owner):
-            return change(Verdict.DROPPED, _AGAIN[part.kind])
+            return change(Verdict.DROPPED, _WORDS[part.kind].again)
         return change(Verdict.REFUSED, _moves(elsewhere, part, stage))
     if consent.drops(part.id, part.owner):
-        return change(Verdict.DROPPED, _AGAIN[part.kind])
+        return change(Verdict.DROPPED, _WORDS[part.kind].again)
     if part.kind == "side input" and part.kept_as != old.kept_as:
         return change(Verdict.GROWN, "it is read again from its start, to fill its tables")
     return _weighed(old, part, change)
@@ -239,7 +231,7 @@ def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
     """Whether the new part can use the state of an old part."""
     differences = list(_differences(old, part))
     if differences:
-        again = _AGAIN[part.kind]
+        again = _WORDS[part.kind].again
         return change(Verdict.REFUSED, "; ".join(differences) + (f" (with --drop-state {again})" if again else ""))
     added = [name for name in part.columns if name not in old.columns]
     removed = [name for name in old.columns if name not in part.columns]
@@ -288,7 +280,7 @@ def _left(
         elif consent.drops(part.id, part.owner):
             verdict, why = Verdict.DROPPED, "it is gone"
         else:
-            verdict, why = Verdict.REFUSED, f"it is gone, and {_LOSES[part.kind]}"
+            verdict, why = Verdict.REFUSED, f"it is gone, and {_WORDS[part.kind].loses}"
         yield _change(verdict, part, record.stage, why)
 
 
@@ -341,7 +333,7 @@ def _reader(inventory: Inventory, stream: str) -> str | None:
 
 
 def _moves(before: str | None, part: Part, stage: StageRecord) -> str:
-    return f"it moves from stage {before!r} to {stage.stage!r}, and {_LOSES[part.kind]}"
+    return f"it moves from stage {before!r} to {stage.stage!r}, and {_WORDS[part.kind].loses}"
 
 
 def _elsewhere(before: Inventory, new: Inventory, id_: str, part: Part) -> str | None:

@@ -32,7 +32,7 @@ from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
 from headrace.core.errors import UsageError
 from headrace.core.files import decode_record
 from headrace.core.ids import StreamId
-from headrace.plan.keys import Partitioning, flow_of, partitionings
+from headrace.plan.keys import Partitioning, flow_of, names_of, partitionings
 from headrace.plan.model import Plan, StagePlan, reachable
 from headrace.systems.registry import keeps_rows
 
@@ -64,7 +64,7 @@ def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: T
     if table.kind == "global":
         return Dealing(copied=True)
     if table.side_inputs:
-        return Dealing(why_not=f"its rows come from {_names(table.side_inputs)}, as that is partitioned")
+        return Dealing(why_not=f"its rows come from {names_of(table.side_inputs)}, as that is partitioned")
     return _dealing(graph, stage, known, [flow_of(graph, node) for node in graph.writers_of(table.id)], table.key)
 
 
@@ -75,17 +75,16 @@ def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequen
         partitioning = known.get(flow)
         if partitioning is None:
             return Dealing(why_not=_unknown(graph, stage, flow))
-        columns = [next((name for name in key if name in names), None) for names in partitioning.keys]
-        present = tuple(name for name in columns if name is not None)
-        if len(present) < len(columns):
-            by = _names(min(names) for names in partitioning.keys)
+        present = partitioning.within(key)
+        if present is None:
+            by = names_of(min(names) for names in partitioning.keys)
             return Dealing(
-                why_not=f"it keeps rows by {_names(key)}, and its messages are partitioned by {by} "
+                why_not=f"it keeps rows by {names_of(key)}, and its messages are partitioned by {by} "
                 f"({partitioning.stream})"
             )
         found.add(present)
     if len(found) != 1:
-        ways = " or by ".join(sorted(_names(columns) for columns in found)) or "nothing"
+        ways = " or by ".join(sorted(names_of(columns) for columns in found)) or "nothing"
         return Dealing(why_not=f"its flows are partitioned in different ways: by {ways}")
     return Dealing(by=found.pop())
 
@@ -96,12 +95,8 @@ def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
     read = [stream for id_ in sorted({flow, *before}) if (stream := graph.nodes[id_].operator.stream_read) is not None]
     sources = [stream for stream in read if graph.streams[stream].role is not Role.INTERMEDIATE]
     if sources:
-        return f"its messages come from {_names(sources)}, as that is partitioned"
-    return f"the key of {_names(read)} can't be followed to it: a step between them computes other columns"
-
-
-def _names(names: Iterable[str]) -> str:
-    return " and ".join(repr(name) for name in names)
+        return f"its messages come from {names_of(sources)}, as that is partitioned"
+    return f"the key of {names_of(read)} can't be followed to it: a step between them computes other columns"
 
 
 # -- inventory ---------------------------------------------------------------------------------------

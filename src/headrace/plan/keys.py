@@ -9,7 +9,7 @@ a step relies on that, the task checks the results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,6 +47,12 @@ class Partitioning:
     stream: str
     keys: tuple[frozenset[str], ...]
     hash: Hash = "headrace"
+
+    def within(self, key: Sequence[str]) -> tuple[str, ...] | None:
+        """The columns of ``key`` that it is partitioned by, in the order of hashing; None if others are hashed, too."""
+        found = [next((name for name in key if name in names), None) for names in self.keys]
+        present = tuple(name for name in found if name is not None)
+        return present if len(present) == len(found) else None
 
 
 _Together = Literal["", "one task", "every task", "some in every task"]
@@ -142,7 +148,7 @@ def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[_Fl
         _require(graph, node, on, side, f"its {name} side has")
         for side, name in zip(sides, ("left", "right"), strict=True)
     )
-    _check_alike(graph, left, right, f"{_step(node)} joins on {_names(on)}", "messages that belong together are")
+    _check_alike(graph, left, right, f"{node} joins on {names_of(on)}", "messages that belong together are")
 
 
 def _check_table(
@@ -159,11 +165,11 @@ def _check_table(
             found.append(_require(graph, node, node.operator.keys, flow, "the flow has"))
         else:
             does = "writes" if node.operator.table_written else "reads"
-            found.append(_require_of_table(graph, table, _step(node), flow, does))
+            found.append(_require_of_table(graph, table, str(node), flow, does))
     placed = [one for one in found if one is not None]
-    what = f"table {table.id!r} ({table.location}: {table.location.text}) has the key {_names(table.key)}"
+    what = f"table {table.id!r} ({table.location.quoted}) has the key {names_of(table.key)}"
     for other in placed[1:]:
-        _check_alike(graph, placed[0], other, what, f"rows of one {_names(table.key)} would be looked for")
+        _check_alike(graph, placed[0], other, what, f"rows of one {names_of(table.key)} would be looked for")
 
 
 def _check_alike(graph: Graph, left: _Placed | None, right: _Placed | None, what: str, consequence: str) -> None:
@@ -183,7 +189,7 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
     joins = isinstance(node.operator, StreamJoin | TableJoin)
     if placed is not None and flow.together == "some in every task" and not joins:
         raise PlanError(
-            f"{_step(node)} keeps state by {_names(on)}, and some of its messages are broadcast: every task would give "
+            f"{node} keeps state by {names_of(on)}, and some of its messages are broadcast: every task would give "
             "a result of them",
             hint=f"put {_partition_by(on)} in the place of the broadcast",
         )
@@ -192,7 +198,7 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
     does = "joins on" if joins else "keeps state by"
     cause, hint = _why(graph, flow, on, node)
     raise PlanError(
-        f"{_step(node)} {does} {_names(on)}, but {cause}: {whose} messages of one {_names(on)} in several tasks",
+        f"{node} {does} {names_of(on)}, but {cause}: {whose} messages of one {names_of(on)} in several tasks",
         hint=hint,
     )
 
@@ -207,19 +213,18 @@ def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, doe
         ways = (_claim(graph.streams[flow.origin], table.key), "make the table global", "or fill it by send_to(table)")
         hint = "; ".join(way for way in ways if way)
     raise PlanError(
-        f"{who} {does} table {table.id!r}, whose key is {_names(table.key)}, but {cause}: "
-        f"rows of one {_names(table.key)} would be in several tasks",
+        f"{who} {does} table {table.id!r}, whose key is {names_of(table.key)}, but {cause}: "
+        f"rows of one {names_of(table.key)} would be in several tasks",
         hint=hint,
     )
 
 
 def _placed(flow: _Flow, on: Sequence[str]) -> _Placed | None:
     """The flow's partitioning, and the places of its keys in ``on``; None if one of them is missing."""
-    if flow.by is None:
+    columns = None if flow.by is None else flow.by.within(on)
+    if flow.by is None or columns is None:
         return None
-    places = [next((place for place, name in enumerate(on) if name in key), None) for key in flow.by.keys]
-    found = tuple(place for place in places if place is not None)
-    return _Placed(flow.by, found) if len(found) == len(places) else None
+    return _Placed(flow.by, tuple(map(on.index, columns)))
 
 
 def flow_of(graph: Graph, user: Node) -> str:
@@ -244,7 +249,7 @@ def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tup
             return _by(graph, flow.by), f"partition what uses the table by its key: {_partition_by(on)}"
         return (
             _by(graph, flow.by),
-            f"{shuffle}; or, if messages that agree in {_names(on)} always agree in {_names(by)}, "
+            f"{shuffle}; or, if messages that agree in {names_of(on)} always agree in {names_of(by)}, "
             f"use both: {name}=[{both}]",
         )
     if flow.lost:
@@ -252,7 +257,7 @@ def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tup
         how = "brings together flows that are partitioned in different ways, or not by a known key"
         if not isinstance(lost.operator, Merge):
             how = f"comes after the partitioning of {flow.origin!r}, and its results don't have that key unchanged"
-        return f"{_step(lost)} {how}", f"{shuffle}, after {lost.id!r}"
+        return f"{lost} {how}", f"{shuffle}, after {lost.id!r}"
     spec = graph.streams[flow.origin]
     cause = f"nothing says by which key {flow.origin!r} ({spec.location}) is partitioned"
     claim = "" if spec.role is Role.INTERMEDIATE or spec.slots else _claim(spec, on)
@@ -266,24 +271,21 @@ def _claim(spec: StreamSpec, on: Sequence[str]) -> str:
         return f"place its rows by key: hr.io.dataframe(df, key={key})"
     if spec.system.kind == "kafka":
         return (
-            f"if {_names(on)} is the key of its records, say so: app.input({spec.id!r}, ..., key={key}), "
+            f"if {names_of(on)} is the key of its records, say so: app.input({spec.id!r}, ..., key={key}), "
             f'with record_columns={{{on[0]!r}: "key"}}'
         )
     if keeps_rows(spec.system):
         return ""
-    return f"if its writers partition it by {_names(on)}, say so: app.input({spec.id!r}, ..., key={key})"
+    return f"if its writers partition it by {names_of(on)}, say so: app.input({spec.id!r}, ..., key={key})"
 
 
 def _by(graph: Graph, side: Partitioning) -> str:
     spec = graph.streams[side.stream]
-    return f"{side.stream!r} is partitioned by {_names([min(key) for key in side.keys])} ({spec.location})"
+    return f"{side.stream!r} is partitioned by {names_of([min(key) for key in side.keys])} ({spec.location})"
 
 
-def _step(node: Node) -> str:
-    return f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text})"
-
-
-def _names(names: Sequence[str]) -> str:
+def names_of(names: Iterable[str]) -> str:
+    """Names in an error: ``'shop' and 'order'``."""
     return " and ".join(repr(name) for name in names)
 
 

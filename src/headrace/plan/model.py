@@ -110,33 +110,23 @@ class Plan:
 Vertex = TypeVar("Vertex", bound=Hashable)
 
 
-def traverse(
-    vertex: Vertex, visitor: Callable[[Vertex], None], next_vertexes: Callable[[Vertex], Iterable[Vertex]]
-) -> None:
-    """Call ``visitor`` once for every vertex that can be reached from ``vertex``, itself first.
+def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
+    """Every vertex that can be reached from ``vertex``, itself first: depth first, in the order of ``next_vertexes``.
 
-    Depth first, in the order of ``next_vertexes``. Cycles are followed once. The walk keeps its own stack, so the
-    length of a chain isn't limited by Python's.
+    The caller can add edges that the app doesn't have, for example from a write of a table to its joins. Cycles are
+    followed once. The walk keeps its own stack, so the length of a chain isn't limited by Python's.
     """
-    seen = {vertex}
-    visitor(vertex)
+    found = {vertex: None}
     path = [iter(next_vertexes(vertex))]
     while path:
         for following in path[-1]:
-            if following not in seen:
-                seen.add(following)
-                visitor(following)
+            if following not in found:
+                found[following] = None
                 path.append(iter(next_vertexes(following)))
                 break
         else:
             path.pop()
-
-
-def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
-    """Return every vertex that can be reached from ``vertex``, itself first."""
-    found: list[Vertex] = []
-    traverse(vertex, found.append, next_vertexes)
-    return found
+    return list(found)
 
 
 def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:

@@ -87,7 +87,9 @@ def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ..
     reached_by: dict[str, set[str]] = {}
     for start in input_nodes(graph):
         for id_ in reachable(start, lambda vertex: successors[vertex] + joins_of_writes.get(vertex, ())):
-            if _gathers_keys(graph, graph.nodes[id_]):
+            operator = graph.nodes[id_].operator
+            table = operator.table_used
+            if operator.gathers_keys and (table is None or graph.tables[table].kind == "local"):
                 reached_by.setdefault(id_, set()).add(start)
     return reached_by
 
@@ -113,8 +115,8 @@ def check_outer_joins(graph: Graph) -> None:
             if to_all and divided:
                 spec = graph.streams[to_all[0]]
                 raise PlanError(
-                    f"{_meant(node)} keeps messages without a partner, and every task gets those of {spec.id!r} "
-                    f"({spec.location}: {spec.location.text}), but only one has the partner, because each task has its "
+                    f"{node} keeps messages without a partner, and every task gets those of {spec.id!r} "
+                    f"({spec.location.quoted}), but only one has the partner, because each task has its "
                     f"part of {divided[0]!r}: the others would emit the message without it",
                     hint='write how="inner", so that only the task that has the partner emits the message; or put a '
                     "partition_by before the join instead of the broadcast",
@@ -134,15 +136,6 @@ def _outer_sides(graph: Graph, node: Node) -> list[tuple[str, list[str]]]:
             return sides if how == "full" else sides[:1]
         case _:
             return []
-
-
-def _meant(node: Node) -> str:
-    return f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text})"
-
-
-def _gathers_keys(graph: Graph, node: Node) -> bool:
-    table = node.operator.table_used
-    return node.operator.gathers_keys and (table is None or graph.tables[table].kind == "local")
 
 
 def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
@@ -167,7 +160,7 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
     outputs = _output_counts(graph, facts)
     largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
 
-    counts = inputs | _fixed_intermediate_counts(graph)
+    counts = inputs | {spec.id: spec.partitions for spec in _intermediates(graph) if spec.partitions is not None}
     _spread(graph, counts, groups)
     setting = graph.settings.intermediate_partitions
     if setting is None:
@@ -180,31 +173,23 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
     for spec in graph.streams.values():
         if spec.role is Role.SINK:
             counts[spec.id] = outputs.get(spec.id, max(inputs.values()))
-    _check_limit(graph, counts)
-    return counts
-
-
-def _check_limit(graph: Graph, counts: Mapping[str, int]) -> None:
     for id_, count in counts.items():
         if count > MAX_PARTITIONS:
             spec = graph.streams[id_]
             raise PlanError(
-                f"{spec.role.value} {id_!r} ({spec.location}: {spec.location.text}) would have {count:,} partitions, "
+                f"{spec.role.value} {id_!r} ({spec.location.quoted}) would have {count:,} partitions, "
                 f"and a stream may have at most {MAX_PARTITIONS:,}",
                 hint="write partitions= at an output or partition_by; for an input, use a stream with fewer",
             )
+    return counts
 
 
 # -- given counts -------------------------------------------------------------------------------------
 
 
 def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for spec in graph.streams.values():
-        info = facts.get(spec.id)
-        if spec.role in (Role.SOURCE, Role.SIDE_INPUT) and info is not None:
-            counts[spec.id] = info.partitions
-    return counts
+    sources = [spec.id for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+    return {id_: info.partitions for id_ in sources if (info := facts.get(id_)) is not None}
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
@@ -223,10 +208,6 @@ def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 def _intermediates(graph: Graph) -> list[StreamSpec]:
     return [spec for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE]
-
-
-def _fixed_intermediate_counts(graph: Graph) -> dict[str, int]:
-    return {spec.id: spec.partitions for spec in _intermediates(graph) if spec.partitions is not None}
 
 
 def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
@@ -262,7 +243,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
             # The app's own setting may differ, or a restored savepoint may have changed this count.
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
-                f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
+                f"and this app needs {counts[id_]} ({spec.location.quoted})",
                 hint=f"write partitions={existing} at the step, or accept the loss of what is in the stream: "
                 f"--drop-state {id_}",
             )
@@ -317,17 +298,17 @@ def _shortest_conflict(
 def _meeting(graph: Graph, at: str) -> str:
     if at not in graph.nodes:
         spec = graph.tables[at]
-        return f"table {at!r} ({spec.location}: {spec.location.text})"
+        return f"table {at!r} ({spec.location.quoted})"
     node = graph.nodes[at]
     table = node.operator.table_joined
     name = f"{node.operator.kind} {at!r}" + ("" if table is None else f" with table {table!r}")
-    return f"{name} ({node.location}: {node.location.text})"
+    return f"{name} ({node.location.quoted})"
 
 
 def _stream(graph: Graph, id_: str, given: Mapping[str, int]) -> str:
     spec = graph.streams[id_]
     how = "is declared with" if spec.role is Role.INTERMEDIATE and spec.partitions is not None else "has"
-    return f"{spec.role.value} {id_!r} {how} {given[id_]} partitions ({spec.location}: {spec.location.text})"
+    return f"{spec.role.value} {id_!r} {how} {given[id_]} partitions ({spec.location.quoted})"
 
 
 def _remedy(graph: Graph, left: str, right: str) -> str:
@@ -365,7 +346,11 @@ def check_slots(graph: Graph) -> None:
         for start in sorted(starts):
             stream = graph.nodes[start].operator.stream_read
             if stream in slotted:
-                raise _apart(graph.nodes[id_], slotted[stream])
+                raise PlanError(
+                    f"{graph.nodes[id_]} needs all messages of a key in one task, and {_slotted(slotted[stream])} "
+                    "doesn't keep them together: its shards move between tasks",
+                    hint='put .partition_by("key", id="by-key") before it',
+                )
 
 
 def check_leases(streams: Mapping[str, StreamPlan]) -> None:
@@ -389,14 +374,6 @@ def check_leases(streams: Mapping[str, StreamPlan]) -> None:
                 "show the progress of one",
                 hint="name another table for one of them, or leave lease_table= out",
             )
-
-
-def _apart(node: Node, spec: StreamSpec) -> PlanError:
-    return PlanError(
-        f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text}) needs all messages of a key in one "
-        f"task, and {_slotted(spec)} doesn't keep them together: its shards move between tasks",
-        hint='put .partition_by("key", id="by-key") before it',
-    )
 
 
 def _slotted(spec: StreamSpec) -> str:

@@ -128,7 +128,7 @@ def check_event_time(graph: Graph) -> None:
         if node.operator.needs_event_time:
             clock = ', or use the clock in the window: time="processing"' if node.operator.kind == "window" else ""
             raise PlanError(
-                f"{node.operator.kind} {id_!r} ({node.location}: {node.location.text}) waits for event time, and "
+                f"{node} waits for event time, and "
                 f"{source.role.value} {source.id!r} ({source.location}), which reaches it, has none",
                 hint=f'name its event time: app.input({source.id!r}, ..., event_time="ts"){clock}',
             )

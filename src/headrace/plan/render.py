@@ -5,7 +5,19 @@ The JSON has the format that Samza's plan viewer reads: one job for each stage. 
 ``operators`` by id with ``opCode``, ``opId``, ``sourceLocation``, ``nextOperatorIds`` and, where it applies,
 ``outputStreamId``, ``tableId``, ``ttlMs``); ``sourceStreams``, ``sinkStreams`` and ``intermediateStreams`` by id with
 ``streamSpec``, ``sourceJobs``, ``targetJobs``; ``tables`` by id with ``tableProviderFactory`` and ``config``. Side
-inputs are among the source streams. All else is added by Headrace, and safe to ignore.
+inputs are among the source streams.
+
+Added by Headrace, and safe to ignore:
+
+- at the top ``guarantee`` and ``grouping``;
+- in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (its producer id) and ``inputs``
+  (``system.stream[partition]``);
+- in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads),
+  ``columns``, ``state`` and ``sourceText`` (all lines of the call);
+- in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime``, ``latenessMs``, ``idleTimeoutMs``,
+  ``onError``, ``deadLetter``, ``delivery`` (of an output), ``isTarget``, ``sourceLocation``, ``sourceText``;
+- in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one),
+  ``sourceLocation``, ``sourceText``.
 """
 
 from __future__ import annotations

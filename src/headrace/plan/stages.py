@@ -61,7 +61,8 @@ def _cut(graph: Graph) -> list[StagePlan]:
 def _flows(graph: Graph) -> list[frozenset[str]]:
     """The smallest pieces that could be stages: sources tie nothing, and belong to every piece that reads them."""
     neighbours = _neighbours(graph)
-    sources = {id_ for id_, node in graph.nodes.items() if _reads_source(graph, node)}
+    reading = {id_ for id_, node in graph.nodes.items() if node.operator.stream_read is not None}
+    sources = {id_ for id_ in reading if not _reads_intermediate(graph, graph.nodes[id_])}
     flows: set[frozenset[str]] = set()
     placed: set[str] = set()
     for id_ in graph.nodes.keys() - sources:
@@ -87,10 +88,6 @@ def _parts(graph: Graph, stage: StagePlan, flows: Iterable[frozenset[str]]) -> l
     mine = [flow for flow in flows if flow <= set(stage.nodes)]
     further = [flow for flow in mine if any(_reads_intermediate(graph, graph.nodes[id_]) for id_ in flow)]
     return [*further, *_joined_by_a_node(flow for flow in mine if flow not in further)]
-
-
-def _reads_source(graph: Graph, node: Node) -> bool:
-    return node.operator.stream_read is not None and not _reads_intermediate(graph, node)
 
 
 def _reads_intermediate(graph: Graph, node: Node) -> bool:
@@ -157,17 +154,13 @@ def _stage(graph: Graph, piece: Iterable[str]) -> StagePlan:
     )
     _check_one_reader_of_each_stream(graph, inputs, side_inputs)
     return StagePlan(
-        name=_name(graph, inputs),
+        name=min(inputs, key=lambda id_: (graph.streams[id_].role is not Role.INTERMEDIATE, id_)),
         nodes=tuple(order),
         inputs=tuple(sorted(inputs)),
         side_inputs=tuple(sorted(side_inputs)),
         outputs=tuple(sorted(outputs)),
         tables=tuple(sorted(tables)),
     )
-
-
-def _name(graph: Graph, inputs: Iterable[str]) -> str:
-    return min(inputs, key=lambda id_: (graph.streams[id_].role is not Role.INTERMEDIATE, id_))
 
 
 def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_inputs: Iterable[str]) -> None:
@@ -192,8 +185,7 @@ def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
         for stream in sorted(set(stage.outputs) & set(after.inputs)):
             spec = graph.streams[stream]
             lines.append(
-                f"  stage {stage.name!r} writes {stream!r} ({spec.location}: {spec.location.text}), "
-                f"which stage {after.name!r} reads"
+                f"  stage {stage.name!r} writes {stream!r} ({spec.location.quoted}), which stage {after.name!r} reads"
             )
     table = _table_in_the_way(graph, loop)
     return PlanError(

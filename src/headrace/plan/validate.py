@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.api.checks import Location
 from headrace.api.operators.join import SendToTable, TableJoin
-from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.steps import SendTo
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import DataError, PlanError
@@ -48,7 +46,11 @@ def check_graph(graph: Graph) -> None:
 def check_facts(graph: Graph, facts: Facts) -> None:
     """Raise ``PlanError`` if the app and the existing streams contradict each other."""
     for spec in _sorted(graph.streams.values()):
-        _check_declared_count(spec)
+        if spec.partitions is not None and spec.partitions < 1:
+            raise PlanError(
+                f"{_the(spec)} is declared with {spec.partitions} partitions",
+                hint="give a number of at least 1, or leave partitions= out",
+            )
         info = facts.get(spec.id)
         if info is None:
             if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
@@ -90,24 +92,21 @@ def _check_settings(graph: Graph) -> None:
 def _check_references(graph: Graph, node: Node) -> None:
     for before in node.inputs:
         if before not in graph.nodes:
-            raise PlanError(f"{_at(node)} takes the output of {before!r}, which isn't in the app")
+            raise PlanError(f"{node} takes the output of {before!r}, which isn't in the app")
     operator = node.operator
     stream = operator.stream_read if operator.stream_read is not None else operator.stream_written
     if stream is not None:
         spec = graph.streams.get(stream)
         if spec is None:
-            raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
-        if spec.role not in _roles(operator):
-            raise PlanError(f"{_at(node)} can't use {_the(spec)}: it is declared as {spec.role.value}")
+            raise PlanError(f"{node} names the stream {stream!r}, which isn't in the app")
+        roles = (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
+        if operator.stream_read is not None:
+            roles = (Role.SOURCE, Role.INTERMEDIATE)
+        if spec.role not in roles:
+            raise PlanError(f"{node} can't use {_the(spec)}: it is declared as {spec.role.value}")
     table = operator.table_used
     if table is not None and table not in graph.tables:
-        raise PlanError(f"{_at(node)} names the table {table!r}, which isn't in the app")
-
-
-def _roles(operator: OperatorSpec) -> tuple[Role, ...]:
-    if operator.stream_read is not None:
-        return (Role.SOURCE, Role.INTERMEDIATE)
-    return (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
+        raise PlanError(f"{node} names the table {table!r}, which isn't in the app")
 
 
 def _check_edges(graph: Graph) -> None:
@@ -122,7 +121,7 @@ def _check_edges(graph: Graph) -> None:
     reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     for node in _sorted(graph.nodes.values()):
         if node.id not in reached:
-            raise PlanError(f"{_at(node)} can't be reached from any input: no message would ever arrive")
+            raise PlanError(f"{node} can't be reached from any input: no message would ever arrive")
 
 
 def _check_intermediates(graph: Graph) -> None:
@@ -149,11 +148,11 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
             raise PlanError(f"{where} has the side input {stream!r}, which isn't an input of the app")
     if table.side_inputs and writers:
         raise PlanError(
-            f"{where} is filled by side inputs, but {_at(writers[0])} writes it too",
+            f"{where} is filled by side inputs, but {writers[0]} writes it too",
             hint="a table has only one source: leave out side_inputs= or the send_to",
         )
     if not table.side_inputs and not fillers:
-        joins = [_at(node) for node in graph.joins_of(table.id)]
+        joins = [str(node) for node in graph.joins_of(table.id)]
         joined = f", and {joins[0]} joins it" if joins else ""
         raise PlanError(
             f"nothing ever fills {where}{joined}",
@@ -174,7 +173,7 @@ def _check_versions(graph: Graph, table: TableSpec) -> None:
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
             raise PlanError(
-                f"{where} has versions, and {_at(node)} has no event time",
+                f"{where} has versions, and {node} has no event time",
                 hint='give its input an event time: app.input("...", event_time="ts")',
             )
     for id_ in table.side_inputs:
@@ -196,7 +195,7 @@ def _check_waiting(graph: Graph) -> None:
         steps = " -> ".join([*cycle, cycle[0]])
         raise PlanError(
             f"steps wait for each other: {steps}. A join with a table of versions waits for what fills it "
-            f"({_at(graph.nodes[cycle[0]])})",
+            f"({graph.nodes[cycle[0]]})",
             hint="fill the table from a flow that doesn't come from this join, or leave versions= out",
         )
 
@@ -208,15 +207,15 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
         if not spec.broadcast:
             raise PlanError(
                 f"global table {table.id!r} ({table.location}) would hold only some rows in each task: "
-                f"{_at(writer)} fills it from {_the(spec)}, of which each task reads its own partition",
+                f"{writer} fills it from {_the(spec)}, of which each task reads its own partition",
                 hint=f'put .broadcast(id="...") before the {writer.operator.kind}, or make it a local table',
             )
     for id_ in upstream(graph, writer.id):
         other = graph.nodes[id_].operator.table_joined
         if other is not None and graph.tables[other].kind == "local":
             raise PlanError(
-                f"global table {table.id!r} ({table.location}) would hold different rows in each task: {_at(writer)} "
-                f"fills it with what {_at(graph.nodes[id_])} finds in the local table {other!r}, "
+                f"global table {table.id!r} ({table.location}) would hold different rows in each task: {writer} "
+                f"fills it with what {graph.nodes[id_]} finds in the local table {other!r}, "
                 "of which each task has only a part",
                 hint="put the broadcast after that join, or make that table global too",
             )
@@ -232,22 +231,14 @@ def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]
     parts = [node for node in writers if node not in whole]
     if whole and parts:
         raise PlanError(
-            f"local table {table.id!r} ({table.location}): {_at(whole[0])} writes its rows in every task, "
-            f"but {_at(parts[0])} only in the task of its partition, so the tasks would disagree",
+            f"local table {table.id!r} ({table.location}): {whole[0]} writes its rows in every task, "
+            f"but {parts[0]} only in the task of its partition, so the tasks would disagree",
             hint='partition every flow that writes it by its key; or make it kind="global" and broadcast '
             "every flow that writes it",
         )
 
 
 # -- existing streams ---------------------------------------------------------------------------------
-
-
-def _check_declared_count(spec: StreamSpec) -> None:
-    if spec.partitions is not None and spec.partitions < 1:
-        raise PlanError(
-            f"{_the(spec)} is declared with {spec.partitions} partitions",
-            hint="give a number of at least 1, or leave partitions= out",
-        )
 
 
 def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
@@ -265,7 +256,7 @@ def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
     else:
         hint = f"check the location that the system {spec.system.name!r} names, and the stream's name"
     name = f"{spec.id!r}" if spec.id == spec.stream.name else f"{spec.id!r} ({spec.stream})"
-    return PlanError(f"{spec.role.value} {name} doesn't exist\n  at {_line(spec.location)}", hint=hint)
+    return PlanError(f"{spec.role.value} {name} doesn't exist\n  at {spec.location.quoted}", hint=hint)
 
 
 def _home_option(spec: StreamSpec) -> str:
@@ -327,7 +318,7 @@ def _check_key(graph: Graph, spec: StreamSpec, info: StreamInfo) -> None:
             operator = node.operator
             if isinstance(operator, SendTo) and operator.stream == spec.id and operator.keys != info.key:
                 raise PlanError(
-                    f"{_at(node)} writes {_the(spec)}, which is {partitioned(info.key)}: readers would miss messages",
+                    f"{node} writes {_the(spec)}, which is {partitioned(info.key)}: readers would miss messages",
                     hint=f"write send_to({spec.id}, key={list(info.key)}), or send to another stream",
                 )
         return
@@ -348,17 +339,6 @@ def _check_key(graph: Graph, spec: StreamSpec, info: StreamInfo) -> None:
             )
 
 
-# -- words --------------------------------------------------------------------------------------------
-
-
-def _at(node: Node) -> str:
-    return f"{node.operator.kind} {node.id!r} ({_line(node.location)})"
-
-
 def _the(spec: StreamSpec) -> str:
     name = f"{spec.id!r}" if spec.id == spec.stream.name else f"{spec.id!r} ({spec.stream})"
-    return f"{spec.role.value} {name} ({_line(spec.location)})"
-
-
-def _line(location: Location) -> str:
-    return f"{location}: {location.text}" if location.text else str(location)
+    return f"{spec.role.value} {name} ({spec.location.quoted})"
