@@ -72,8 +72,6 @@ class Draft:
         self._claims: dict[str, _Claim] = {}
         self._numbers: Counter[str] = Counter()
 
-    # -- ids -----------------------------------------------------------------------------------------
-
     def claim(self, what: str, id_: str | None, location: Location, example: str = "") -> str:
         """Claim a durable id, which must be unique in the app."""
         if id_ is None:
@@ -138,8 +136,6 @@ class Draft:
                 schema=table.schema,
             )
         return table.id
-
-    # -- nodes ---------------------------------------------------------------------------------------
 
     def add(
         self,

@@ -115,8 +115,6 @@ class Flow:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
         return f"Stream({self.node!r}: {describe(self._schema)}{time})"
 
-    # -- helpers of the methods ----------------------------------------------------------------------
-
     def _send(self, target: Output | Table, key: str | Sequence[str] | None, here: Location) -> None:
         check_target(target)
         self._check_owner(target.draft, target.id)
@@ -479,8 +477,6 @@ class MappedFlow(Flow):
             letters = self._letters_to(on_error, dead_letter)
             node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
             self._send_letters(node.id, letters, here)
-
-    # -- columns -------------------------------------------------------------------------------------
 
     def select(self, *exprs: str | pl.Expr, **named: object) -> Self:
         """Keep and compute columns, and drop the others.

@@ -50,8 +50,6 @@ class Stream(Composed):
 
     __slots__ = ()
 
-    # -- merging and moving --------------------------------------------------------------------------
-
     def merge(self, *others: Stream) -> Stream:
         """Merge with ``others``: flows that have the same columns.
 
@@ -109,8 +107,6 @@ class Stream(Composed):
         with Declaring("broadcast") as here:
             id_ = self.draft.claim("broadcast", id, here, 'broadcast(id="rules-to-all")')
             return self._through(id_, Broadcast(id_), here)
-
-    # -- with state ----------------------------------------------------------------------------------
 
     def window(
         self,
@@ -362,8 +358,6 @@ class Stream(Composed):
             one = {"messages": self}
             how = event_time, on_error, dead_letter, tables, writes
             return add_task(self.draft, Stream, task, one, outputs, id, *how, here, 'process(..., id="alerts")')
-
-    # -- ends of flows -------------------------------------------------------------------------------
 
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
         """Write to a ``target`` of ``app.output`` or ``app.table``. The first flow sent to a target sets its columns.

@@ -428,8 +428,6 @@ class Heritage:
     inventory: Inventory = NOTHING
     consent: Consent = NO_CONSENT
 
-    # -- streams
-
     def adopt(self, graph: Graph) -> Graph:
         """The graph with the stored names of its intermediate streams."""
         streams = dict(graph.streams)
@@ -451,8 +449,6 @@ class Heritage:
         """Whether an intermediate stream has carried partial results; None if it is new."""
         part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
         return None if part is None else part.partial
-
-    # -- stages
 
     def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
         """The stages with their kept state, and the empty stages of removed ones. Names may have changed.

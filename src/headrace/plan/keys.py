@@ -117,9 +117,6 @@ def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
     return {id_: None if flow.trusted else flow.by for id_, flow in _flows(graph, own, {}).items()}
 
 
-# -- the keys of streams ------------------------------------------------------------------------------
-
-
 def _key_of(graph: Graph, spec: StreamSpec, info: StreamInfo | None) -> tuple[str, ...]:
     if spec.role in (Role.INTERMEDIATE, Role.SINK):
         return _written_by(graph, spec.id)
@@ -136,9 +133,6 @@ def _written_by(graph: Graph, stream: str) -> tuple[str, ...]:
     operators = [node.operator for node in graph.nodes.values() if node.operator.stream_written == stream]
     keys = {operator.keys if isinstance(operator, PartitionBy | SendTo) else () for operator in operators}
     return keys.pop() if len(keys) == 1 else ()
-
-
-# -- checks -------------------------------------------------------------------------------------------
 
 
 def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[_Flow]) -> None:
@@ -235,9 +229,6 @@ def flow_of(graph: Graph, user: Node) -> str:
     return before.id
 
 
-# -- words --------------------------------------------------------------------------------------------
-
-
 def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tuple[str, str]:
     """Why messages of one key are in several tasks, and what to do."""
     shuffle = f"put {_partition_by(on)} before it"
@@ -291,9 +282,6 @@ def names_of(names: Iterable[str]) -> str:
 
 def _partition_by(names: Sequence[str]) -> str:
     return f"partition_by({', '.join(repr(name) for name in names)}, id=...)"
-
-
-# -- flows --------------------------------------------------------------------------------------------
 
 
 def _flows(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, _Flow]:

@@ -184,9 +184,6 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
     return counts
 
 
-# -- given counts -------------------------------------------------------------------------------------
-
-
 def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
     sources = [spec.id for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
     return {id_: info.partitions for id_ in sources if (info := facts.get(id_)) is not None}
@@ -214,9 +211,6 @@ def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
     """The streams that keep their counts, so that new outputs don't conflict with state."""
     found = {spec.id: facts.get(spec.id) for spec in _intermediates(graph)}
     return {id_: info.partitions for id_, info in found.items() if info is not None}
-
-
-# -- spreading ----------------------------------------------------------------------------------------
 
 
 def _spread(graph: Graph, counts: dict[str, int], groups: Sequence[JoinGroup]) -> None:
@@ -247,9 +241,6 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
                 hint=f"write partitions={existing} at the step, or accept the loss of what is in the stream: "
                 f"--drop-state {id_}",
             )
-
-
-# -- the error ----------------------------------------------------------------------------------------
 
 
 def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinGroup]) -> PlanError:

@@ -14,8 +14,9 @@ Added by Headrace, and safe to ignore:
   (``system.stream[partition]``);
 - in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads),
   ``columns``, ``state`` and ``sourceText`` (all lines of the call);
-- in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime``, ``latenessMs``, ``idleTimeoutMs``,
-  ``onError``, ``deadLetter``, ``delivery`` (of an output), ``isTarget``, ``sourceLocation``, ``sourceText``;
+- in a stream's spec ``role``, ``place``, ``isBroadcast``, ``columns``, ``eventTime``, ``latenessMs``,
+  ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output), ``isTarget``, ``sourceLocation``,
+  ``sourceText``;
 - in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one),
   ``sourceLocation``, ``sourceText``.
 """
@@ -81,9 +82,9 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream. ``notes`` say how it is read. A ``target`` is an output in a foreign system.
+    """A stream. ``notes`` say how it is read, and ``delivery`` how often a result arrives at an output.
 
-    ``delivery`` says how often a result arrives at an output, and ``may_repeat`` why a target can't do better.
+    A ``target`` is an output in a foreign system.
     """
 
     id: str
@@ -96,15 +97,10 @@ class RenderedStream:
     writers: tuple[str, ...]
     readers: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    event_time: str | None
-    lateness_ms: int
-    idle_timeout_ms: int | None
-    on_error: str
-    dead_letter: str | None
     delivery: Delivery | None
-    may_repeat: str
     target: bool
     notes: tuple[str, ...]
+    spec: StreamSpec
     source: Location
 
 
@@ -210,7 +206,7 @@ def _operator(
         kind=operator.kind,
         detail=", ".join(words for words in (operator.detail, pace) if words),
         expressions=operator.expressions,
-        before=tuple(_name_before(nodes[id_]) for id_ in node.inputs),
+        before=tuple(nodes[id_].operator.stream_read or id_ for id_ in node.inputs),
         after=after,
         output=operator.stream_written,
         table=operator.table_used,
@@ -236,10 +232,6 @@ def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
         if meaning.columns:
             words.append(f"columns {', '.join(meaning.columns)}")
         yield f"{store}: {'; '.join(words)}" if words else store
-
-
-def _name_before(node: Node) -> str:
-    return node.id if node.operator.stream_read is None else node.operator.stream_read
 
 
 def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStream:
@@ -270,15 +262,10 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         writers=stream.writers,
         readers=stream.readers,
         columns=_columns(spec.schema),
-        event_time=None if spec.event_time is None else spec.event_time.column,
-        lateness_ms=spec.lateness_ms,
-        idle_timeout_ms=spec.idle_timeout_ms,
-        on_error=spec.on_error,
-        dead_letter=spec.dead_letter,
         delivery=delivery_of(graph, spec.id) if output else None,
-        may_repeat=spec.system.may_repeat if output else "",
         target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),
+        spec=spec,
         source=sources.of(spec.location),
     )
 
@@ -429,7 +416,8 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
         words.append(f"{operator.table_preposition} table {operator.table}")
     if operator.output is not None:
         stream = plan.streams[operator.output]
-        why = f", because {stream.may_repeat}" if stream.may_repeat else ""
+        repeats = stream.spec.system.may_repeat if stream.delivery is not None else ""
+        why = f", because {repeats}" if repeats else ""
         words.append(f"into {stream.id} ({_extent(stream)}{why})")
     elif operator.detail:
         words.append(operator.detail)
@@ -557,6 +545,7 @@ def _operator_document(operator: RenderedOperator) -> dict[str, Any]:
 
 
 def _stream_document(stream: RenderedStream) -> dict[str, Any]:
+    spec = stream.spec
     return {
         "streamSpec": {
             "id": stream.id,
@@ -567,11 +556,11 @@ def _stream_document(stream: RenderedStream) -> dict[str, Any]:
             "role": stream.role,
             "place": stream.place,
             "columns": dict(stream.columns),
-            "eventTime": stream.event_time,
-            "latenessMs": stream.lateness_ms,
-            "idleTimeoutMs": stream.idle_timeout_ms,
-            "onError": stream.on_error,
-            "deadLetter": stream.dead_letter,
+            "eventTime": None if spec.event_time is None else spec.event_time.column,
+            "latenessMs": spec.lateness_ms,
+            "idleTimeoutMs": spec.idle_timeout_ms,
+            "onError": spec.on_error,
+            "deadLetter": spec.dead_letter,
             "delivery": stream.delivery,
             "isTarget": stream.target,
             "sourceLocation": str(stream.source),

@@ -72,9 +72,6 @@ def other_count(spec: StreamSpec, found: int) -> PlanError:
     )
 
 
-# -- the graph ----------------------------------------------------------------------------------------
-
-
 def _sorted(things: Iterable[Declared]) -> list[Declared]:
     """By id, so that the first reported mistake doesn't depend on the order of declaration."""
     return sorted(things, key=lambda thing: thing.id)
@@ -131,9 +128,6 @@ def _check_intermediates(graph: Graph) -> None:
             raise PlanError(
                 f"nothing writes {_the(spec)}", hint="partition_by and broadcast write intermediate streams"
             )
-
-
-# -- tables -------------------------------------------------------------------------------------------
 
 
 def _check_table(graph: Graph, table: TableSpec) -> None:
@@ -236,9 +230,6 @@ def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]
             hint='partition every flow that writes it by its key; or make it kind="global" and broadcast '
             "every flow that writes it",
         )
-
-
-# -- existing streams ---------------------------------------------------------------------------------
 
 
 def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:

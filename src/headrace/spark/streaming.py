@@ -150,8 +150,6 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state.start, state.rows = place, 0
         return place
 
-    # -- offsets
-
     def _encode(self, places: Mapping[int, Place]) -> Json:
         form = _OffsetForm(
             format=OFFSET_FORMAT,

@@ -418,8 +418,6 @@ class Destination:
             raise mismatch.error()
         return fitted
 
-    # -- on executors ----------------------------------------------------------------------------------
-
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Write the rows of a Spark task to a staged file."""
         pieces = self._pieces(batches)
@@ -471,8 +469,6 @@ class Destination:
             return [(own, rows)]
         count = self._info.partitions
         return split(rows, partition_of(rows, self.options.keys, count), count)
-
-    # -- on the driver ---------------------------------------------------------------------------------
 
     def frames(self, messages: Sequence[WriterCommitMessage | None]) -> Iterator[tuple[int, bytes]]:
         """The frames that the tasks have staged, task by task."""

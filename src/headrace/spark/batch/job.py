@@ -287,8 +287,6 @@ class BatchJob:
             frame.unpersist()
         self._kept.clear()
 
-    # -- stages
-
     def _written(self, stage: StagePlan, streams: Sequence[str]) -> DataFrame:
         return self._stage(stage).where(sf.col("stream").isin([*streams, *FOR_DRIVER]))
 
@@ -403,8 +401,6 @@ class BatchJob:
             }
             | {(note, 0): [0] for note in FOR_DRIVER}
         )
-
-    # -- Spark
 
     def _numbers(self, count: int) -> DataFrame:
         """The numbers below ``count``, each in a Spark partition of its own."""
