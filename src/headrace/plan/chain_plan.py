@@ -83,7 +83,11 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
     """The slice of ``plan`` for the tasks of ``stage``."""
     graph = plan.graph
     untimed = untimed_inputs(graph)
-    nodes = {id_: _without_timers(graph.nodes[id_]) if id_ in untimed else graph.nodes[id_] for id_ in stage.nodes}
+    nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
+    for id_, node in nodes.items():
+        if id_ in untimed and isinstance(node.operator, TaskStep):
+            # Its event-time timers would never fire.
+            nodes[id_] = replace(node, operator=replace(node.operator, timed=False))
     fillers = fillers_of_versions(graph)
     keys = {id_: _target_key(graph, node.operator.stream_written) for id_, node in nodes.items()}
     return ChainPlan(
@@ -112,12 +116,6 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
         order=order_of(graph, stage.nodes),
     )
-
-
-def _without_timers(node: Node) -> Node:
-    """Mark low-level tasks that an input without event time reaches: their event-time timers would never fire."""
-    step = node.operator
-    return replace(node, operator=replace(step, timed=False)) if isinstance(step, TaskStep) else node
 
 
 def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, ...]]:

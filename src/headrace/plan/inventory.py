@@ -52,13 +52,6 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     why_not: str = ""
 
 
-def step_dealing(graph: Graph, stage: StagePlan, known: Partitionings, step: str, key: Sequence[str]) -> Dealing:
-    """How to divide a step's rows, which it stores under the columns ``key`` of its messages."""
-    if not key:
-        return Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
-    return _dealing(graph, stage, known, graph.nodes[step].inputs, key)
-
-
 def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: TableSpec) -> Dealing:
     """How to divide the rows of a table."""
     if table.kind == "global":
@@ -324,8 +317,8 @@ def _tables(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part
         table = plan.graph.tables[id_]
         if table.remote is None:
             fillers = (node.id for node in plan.graph.writers_of(id_))
-            part = _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers))
-            yield msgspec.structs.replace(part, dealing=table_dealing(plan.graph, stage, known, table))
+            dealing = table_dealing(plan.graph, stage, known, table)
+            yield _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers), dealing)
 
 
 def table_meaning(table: TableSpec) -> StateMeaning:
@@ -349,8 +342,10 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
         node = nodes[id_]
         inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
         for store, meaning in node.operator.kept_state(id_, inputs).items():
-            part = _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]))
-            yield msgspec.structs.replace(part, dealing=step_dealing(plan.graph, stage, known, id_, meaning.key))
+            dealing = Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
+            if meaning.key:
+                dealing = _dealing(plan.graph, stage, known, node.inputs, meaning.key)
+            yield _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]), dealing)
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
@@ -373,7 +368,13 @@ def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str
 
 
 def _part(
-    kind: PartKind, id_: str, owner: str, stage: StagePlan, meaning: StateMeaning, spread: Mapping[str, str]
+    kind: PartKind,
+    id_: str,
+    owner: str,
+    stage: StagePlan,
+    meaning: StateMeaning,
+    spread: Mapping[str, str],
+    dealing: Dealing,
 ) -> Part:
     return Part(
         kind=kind,
@@ -383,6 +384,7 @@ def _part(
         fixed={**meaning.fixed, **spread},
         columns=dict(meaning.columns),
         sheds=meaning.sheds,
+        dealing=dealing,
     )
 
 
@@ -525,7 +527,8 @@ class Heritage:
         """The parts that start over. A side input is read from its start if one of its tables must be filled."""
         renewed = {part.id for part in _parts(graph, stage) if self.consent.drops(part.id, part.owner)}
         empty = {id_ for id_ in stage.tables if self.consent.before(id_, id_) not in record.parts} | renewed
-        return renewed | {side for side in stage.side_inputs for id_ in empty if _fills(graph, side, id_)}
+        filled = {side for id_ in empty if id_ in graph.tables for side in graph.tables[id_].side_inputs}
+        return renewed | filled.intersection(stage.side_inputs)
 
     def _former(self, graph: Graph, record: StageRecord, written: Collection[str]) -> tuple[str, ...]:
         """The existing intermediate streams that a recorded stage no longer writes."""
@@ -583,10 +586,6 @@ def keeps_state(graph: Graph, stage: StagePlan) -> bool:
 
 def _first_names(graph: Graph, stage: StagePlan) -> dict[str, str]:
     return {part.id: part.name for part in _parts(graph, stage)}
-
-
-def _fills(graph: Graph, side_input: str, table: str) -> bool:
-    return table in graph.tables and side_input in graph.tables[table].side_inputs
 
 
 def _ids(graph: Graph, names: Collection[str]) -> set[str]:

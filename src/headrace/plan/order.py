@@ -126,17 +126,17 @@ def _cores(graph: Graph, nodes: Mapping[str, Node], before: Ancestors) -> Iterat
     users = (
         [node for node in nodes.values() if _uses(graph, node, table)]
         for table in graph.tables
-        if any(_writes(node.operator, table) for node in nodes.values())
+        if any(table in _tables_written(node.operator) for node in nodes.values())
     )
     for group in (*writers.values(), *([node.id for node in using] for using in users)):
         if _share([before[id_] for id_ in group]):
             yield frozenset(group)
 
 
-def _writes(operator: OperatorSpec, table: str) -> bool:
+def _tables_written(operator: OperatorSpec) -> list[str | None]:
     if isinstance(operator, TaskStep):
-        return any(use.table == table and use.writes for use in operator.tables)
-    return operator.table_written == table and not isinstance(operator, TaskTable)
+        return [use.table for use in operator.tables if use.writes]
+    return [] if isinstance(operator, TaskTable) else [operator.table_written]
 
 
 def _uses(graph: Graph, node: Node, table: str) -> bool:

@@ -97,6 +97,7 @@ class RenderedStream:
     writers: tuple[str, ...]
     readers: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
+    dead_letter: str | None
     delivery: Delivery | None
     target: bool
     notes: tuple[str, ...]
@@ -262,6 +263,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         writers=stream.writers,
         readers=stream.readers,
         columns=_columns(spec.schema),
+        dead_letter=spec.dead_letter,
         delivery=delivery_of(graph, spec.id) if output else None,
         target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),

@@ -96,7 +96,7 @@ def _check_references(graph: Graph, node: Node) -> None:
         spec = graph.streams.get(stream)
         if spec is None:
             raise PlanError(f"{node} names the stream {stream!r}, which isn't in the app")
-        roles = (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
+        roles: tuple[Role, ...] = (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
         if operator.stream_read is not None:
             roles = (Role.SOURCE, Role.INTERMEDIATE)
         if spec.role not in roles:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -41,11 +41,13 @@ from headrace.rows.schema import Schema, nulls
 from headrace.run.table_routing import TableColumns
 from headrace.run.tables import TableReader, find_table
 from headrace.spark.types import as_spark_has_it, to_polars_columns, to_spark_schema
-from headrace.streams.committed_writer import open_log
+from headrace.streams.committed_writer import VERSION_MAX, open_log
 from headrace.streams.ranges import Place, RangeReader
 from headrace.streams.reader import Frame
 from headrace.systems.base import Extent, StreamInfo, System
 from headrace.systems.registry import LOG, require_stream
+
+T = TypeVar("T")
 
 # -- read options ------------------------------------------------------------------------------------
 OLDEST = -2
@@ -123,16 +125,9 @@ class ReadOptions:
 class _Given:
     def __init__(self, options: Mapping[str, str], *, streaming: bool | None) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in READING}
-        for name in self._values:
-            if name == "paths":
-                raise UsageError("load got several paths", hint="read each stream separately, and union them")
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                meant = f"did you mean {known[close[0]]}? " if close else ""
-                raise UsageError(
-                    f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join((*READING, 'table'))}"
-                )
+        if "paths" in self._values:
+            raise UsageError("load got several paths", hint="read each stream separately, and union them")
+        check_known(self._values, READING, (*READING, "table"))
         if streaming is None:
             return
         where, elsewhere = ("readStream", _ONLY_BATCH) if streaming else ("read", _ONLY_STREAM)
@@ -160,12 +155,7 @@ class _Given:
         return names[0]
 
     def count(self, name: str) -> int | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if not text.strip().isdigit() or int(text) == 0:
-            raise UsageError(f"option {name} must be a whole number of at least 1, not {text!r}")
-        return int(text)
+        return whole(name, self.text(name), 1)
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name)
@@ -200,16 +190,32 @@ def _by_partition(option: str, text: str, stream: str) -> dict[int, Offset]:
         found = None
     if isinstance(found, dict) and list(found) == [stream] and isinstance(found[stream], dict):
         found = found[stream]
-    if isinstance(found, dict) and found and all(_is_offset(*entry) for entry in found.items()):
-        return {int(partition): offset for partition, offset in found.items()}
+    entries = found.items() if isinstance(found, dict) else ()
+    if entries and all(part.isdigit() and type(offset) is int and offset >= OLDEST for part, offset in entries):
+        return {int(partition): offset for partition, offset in entries}
     raise UsageError(
         f"option {option} must be earliest, latest or an offset for each partition, not {text!r:.200}",
         hint=f'write JSON: {{"0": 4711, "1": {OLDEST}}}; {OLDEST} is the oldest offset and {LATEST} the end',
     )
 
 
-def _is_offset(partition: str, offset: object) -> bool:
-    return partition.isdigit() and type(offset) is int and offset >= OLDEST
+def check_known(given: Iterable[str], known: Sequence[str], listed: Sequence[str]) -> None:
+    """Raise ``UsageError`` for an option, in lower case, that isn't ``known``; ``listed`` are those to suggest."""
+    names = {name.lower(): name for name in known}
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            meant = f"did you mean {names[close[0]]}? " if close else ""
+            raise UsageError(f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join(listed)}")
+
+
+def whole(name: str, text: str | None, lowest: int) -> int | None:
+    """The number that an option gives; None if it isn't given."""
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
+        raise UsageError(f"option {name} must be a whole number of at least {lowest}, not {text!r}")
+    return int(text)
 
 
 # -- arrow rows --------------------------------------------------------------------------------------
@@ -312,15 +318,12 @@ class StreamSource:
         schema = to_spark_schema(self.info.columns)
         if not self.options.with_position:
             return schema
-        self._check_position_names(self.info.columns)
-        return StructType([*schema.fields, *POSITION_FIELDS])
-
-    def _check_position_names(self, columns: Mapping[str, pl.DataType]) -> None:
-        if taken := [name for name in (PARTITION, OFFSET) if name in columns]:
+        if taken := [name for name in (PARTITION, OFFSET) if name in self.info.columns]:
             raise UsageError(
                 f"{self.stream} already has a column {taken[0]!r}, which includePosition would add",
                 hint='leave out the option includePosition, or name the columns you want: .schema("...")',
             )
+        return StructType([*schema.fields, *POSITION_FIELDS])
 
     def resolve(self, bound: Bound) -> list[Offset]:
         """The offset in each partition. Raises ``UsageError`` for an offset that can't be one."""
@@ -364,14 +367,14 @@ class BatchReader(DataSourceReader):
                 hint="begin at earliest, at an offset or at a time; spark.readStream waits for new rows",
             )
         starts, ends = self._source.resolve(options.start), self._source.resolve(options.end)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        bounds = list(enumerate(zip(starts, ends, strict=True)))
+        for number, (start, end) in bounds:
             if start > end and options.start.everywhere is None:
                 raise UsageError(
                     f"{SSP(self._source.stream, number)}: {options.start.option} is at offset {start}, after "
                     f"{options.end.option} at {end}",
                     hint="choose an end after the start",
                 )
-        bounds = enumerate(zip(starts, ends, strict=True))
         return split(self._source, [Part(number, Place.at(start), end) for number, (start, end) in bounds])
 
     @override
@@ -411,11 +414,7 @@ class RowsOfParts:
             ) from error
 
     def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        options = self._source.options
-        ssp = SSP(self._source.stream, part.partition)
-        reader = RangeReader(
-            self._source.open(), ssp, part.start, _itself, committed=options.committed, lossy=not options.fails_on_loss
-        )
+        reader = _reader(self._source, part.partition, part.start, lambda frame: frame)
         with warnings_shown(), closing(reader.read(part.end)) as shown:
             waiting: list[Frame] = []
             size = 0
@@ -490,24 +489,17 @@ def _pieces(source: StreamSource, part: Part, size: float) -> Iterator[Part]:
 
 def scan(source: StreamSource, partition: int, start: Place) -> RangeReader[int]:
     """A reader that keeps only how many rows a frame has."""
-    options = source.options
-    return RangeReader(
-        source.open(),
-        SSP(source.stream, partition),
-        start,
-        _height,
-        committed=options.committed,
-        lossy=not options.fails_on_loss,
-    )
+    return _reader(source, partition, start, _height)
+
+
+def _reader(source: StreamSource, partition: int, start: Place, take: Callable[[Frame], T]) -> RangeReader[T]:
+    ssp, options = SSP(source.stream, partition), source.options
+    return RangeReader(source.open(), ssp, start, take, committed=options.committed, lossy=not options.fails_on_loss)
 
 
 def warnings_shown() -> AbstractContextManager[None]:
     """Python workers of Spark have no log of their own: what Headrace warns of goes to their stderr."""
     return logging_to(LogSettings("warning")) if current_settings() == OFF else nullcontext()
-
-
-def _itself(frame: Frame) -> Frame:
-    return frame
 
 
 def _height(frame: Frame) -> int:

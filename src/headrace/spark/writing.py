@@ -19,7 +19,6 @@ Spark hands options over as texts, with names in lower case, and adds some of it
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import struct
@@ -57,9 +56,9 @@ from headrace.rows.given import concat_rows, given_rows
 from headrace.rows.hashing import partition_of, split
 from headrace.rows.ipc import encode_rows
 from headrace.rows.schema import Schema
+from headrace.spark.reading import check_known, whole
 from headrace.spark.types import to_polars_columns
 from headrace.streams.committed_writer import (
-    VERSION_MAX,
     CommittedWriter,
     borrowed_writer,
     open_committed_writer,
@@ -93,17 +92,13 @@ class StagedFile:
     """
 
     def __init__(self, folder: Path, partitions: int, job: str) -> None:
-        self._path = folder / f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
+        self.name = f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
+        self._path = folder / self.name
         self._frames = self.rows = 0
         with writing(self._path):
             make_private_folder(folder)
             self._file: BinaryIO = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
         self._write(_HEAD.pack(_MARK, STAGED_FORMAT, partitions))
-
-    @property
-    def name(self) -> str:
-        """Its name in the folder."""
-        return self._path.name
 
     def add(self, partition: int, rows: int, body: bytes) -> None:
         """Append a frame."""
@@ -241,7 +236,7 @@ class WriteOptions:
     def of(cls, options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
         """Read the options. Raises ``UsageError`` for an unknown one, and for a value that makes no sense."""
         given = {name.lower(): value for name, value in options.items()}
-        _check_known(given)
+        check_known(given, (*WRITING, *_SPARKS_OWN), WRITING)
         if overwrite:
             raise UsageError(
                 "a stream can't be overwritten: rows are only appended",
@@ -259,20 +254,11 @@ class WriteOptions:
             home=home_of(given.get("home")).absolute(),
             stream=_stream(given),
             keys=_columns(given.get("key")),
-            partitions=_whole("partitions", given.get("partitions"), 1),
+            partitions=whole("partitions", given.get("partitions"), 1),
             writer=writer,
-            version=_whole("version", version, 0),
+            version=whole("version", version, 0),
             checkpoint_location=location,
         )
-
-
-def _check_known(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in (*WRITING, *_SPARKS_OWN)}
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {known[close[0]]}? " if close else ""
-            raise UsageError(f"option {name!r} is unknown", hint=f"{meant}known options: {', '.join(WRITING)}")
 
 
 def _check_streaming(writer: str | None, version: str | None, location: str | None) -> None:
@@ -325,14 +311,6 @@ def _columns(text: str | None) -> tuple[str, ...]:
             hint='write "member", "member,day" or \'["a,b"]\'',
         )
     return tuple(names)
-
-
-def _whole(name: str, text: str | None, lowest: int) -> int | None:
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
-        raise UsageError(f"option {name} must be a whole number of at least {lowest}, not {text!r}")
-    return int(text)
 
 
 def _checked_id(what: str, text: str) -> str:

@@ -77,11 +77,7 @@ class IntervalJoin(StreamJoin):
     right_time: EventTime
     suffix: str = "_right"
     kind = "join"
-
-    @property
-    @override
-    def needs_event_time(self) -> bool:
-        return True
+    needs_event_time = True
 
     @property
     @override

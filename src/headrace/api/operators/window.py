@@ -420,11 +420,7 @@ class Deduplicate(OperatorSpec):
     passes_rows = True
     hidden_state = "a deduplicate"
     gathers_keys = True
-
-    @property
-    @override
-    def needs_event_time(self) -> bool:
-        return True
+    needs_event_time = True
 
     @property
     @override
@@ -458,11 +454,7 @@ class DropLate(OperatorSpec):
     event_time: EventTime
     kind = "drop_late"
     passes_rows = True
-
-    @property
-    @override
-    def needs_event_time(self) -> bool:
-        return True
+    needs_event_time = True
 
     @property
     @override

@@ -290,15 +290,11 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
             again = "run it again: it continues to publish the computed results"
             error.hint = again if error.hint is None else f"{error.hint}; then {again}"
             raise
-        if words := set_aside(counters_of(journal.results(entry))):
+        # What Spark has done twice counts once.
+        counted = {piece.writer: counts_in(piece) for piece in pieces_of(journal.results(entry), COUNTED)}
+        if words := set_aside(sum((Counter(counts) for counts in counted.values()), Counter[str]())):
             options.say(f"of the messages, {words}")
         journal.note(entry, "published")
-
-
-def counters_of(results: Path) -> Counter[str]:
-    """What the tasks and readers of a run have counted. What Spark has done twice counts once."""
-    counted = {piece.writer: counts_in(piece) for piece in pieces_of(results, COUNTED)}
-    return sum((Counter(counts) for counts in counted.values()), Counter())
 
 
 def _publish(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str]) -> None:
