@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from chaos.kinesis_server import Kind, KinesisServer
 from chaos.postgres_server import PostgresServer, programs
+from dealing import turn
 from drawn import examples
 from headrace.core.errors import InfrastructureError
 from servers.moto import ENVIRONMENT, MotoServer
@@ -44,20 +46,6 @@ if CLASSES.exists():
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-IN_ONE_PROCESS = {
-    "Spark": ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]"),
-    "Kafka": (
-        "tests/contracts/test_kafka_",
-        "tests/local/test_commands_elsewhere.py",
-        "tests/local/test_into_kafka.py",
-        "tests/local/test_kafka_exactly_once.py",
-        "tests/local/test_savepoints_in_kafka.py",
-    ),
-    "tidy": ("tests/tidy/",),
-}
-"""Two sessions of Spark are too much for a machine with two processors, Apache Kafka takes long to start, and so does
-reading all files of the tree."""
-
 PROCESSES = {"postgres", "moto", "kinesis_local", "kinesalite", "kfake", "kafka_broker", "spawn"}
 """Fixtures that start one."""
 
@@ -83,6 +71,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for ``make soak``, unless the marks asked for name it."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: turn(item.nodeid))
     if "soak" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("soak") is not None]
@@ -93,19 +83,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal tests to the processes one by one, but those of a group all to one. They come first: they are the most.
-
-    Marks of groups don't do it: xdist 3.8 writes them into an attribute of tests that pytest 9.2 doesn't read.
-    """
+    """Deal tests to the processes a few at a time, and those of a group all to one."""
     if config.getoption("dist") != "loadgroup":
         return None
-    from xdist.scheduler import LoadGroupScheduling
+    from dealing import Dealing
 
-    class GroupsInOneProcess(LoadGroupScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return next((name for name, tests in IN_ONE_PROCESS.items() if nodeid.startswith(tests)), nodeid)
+    config.option.loadscopereorder = False
+    return Dealing(config, log)
 
-    return GroupsInOneProcess(config, log)
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Say nothing of how well a test was set up and taken down: each message to xdist costs as much as a small test."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session")
