@@ -30,6 +30,7 @@ from headrace.operate.cli.console import (
     print_traceback,
 )
 from headrace.operate.cli.dashboard import dashboard
+from headrace.operate.cli.doctor import doctor
 from headrace.operate.cli.run import backfill, plan, run
 from headrace.operate.cli.savepoint import create as create_savepoint
 from headrace.operate.cli.savepoint import delete as delete_savepoint
@@ -40,7 +41,7 @@ from headrace.operate.cli.savepoint import restore as restore_savepoint
 from headrace.operate.cli.savepoint import show as show_savepoint
 from headrace.operate.cli.savepoint import timelines, undo
 from headrace.operate.cli.startpoint import address, delete, list_startpoints, set_
-from headrace.operate.cli.status import check, offsets, peek, status
+from headrace.operate.cli.status import check, drain, offsets, peek, status
 from headrace.operate.cli.stream import add_column, create, describe, list_, read, repair, seal, trim, verify, write
 from headrace.operate.cli.table import get, list_tables, scan
 
@@ -86,7 +87,6 @@ TRACEBACK = "--traceback"
 app = typer.Typer(
     name="headrace",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
@@ -147,6 +147,8 @@ app.command("status")(status)
 app.command("dashboard")(dashboard)
 app.command("peek")(peek)
 app.command("check")(check)
+app.command("doctor")(doctor)
+app.command("drain")(drain)
 app.command("version")(version)
 streams.command("create")(create)
 streams.command("add-column")(add_column)

@@ -1,4 +1,4 @@
-"""``headrace status``, ``check``, ``offsets`` and ``peek``: how an app does, as text."""
+"""``headrace status``, ``check``, ``drain``, ``offsets`` and ``peek``: how an app does, as text, and its end."""
 
 from __future__ import annotations
 
@@ -162,6 +162,56 @@ def check(
         verdict, text = Health.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
     print_result(as_json, {"verdict": verdict.name.lower(), "text": text}, text)
     raise typer.Exit(int(verdict))
+
+
+def drain(
+    app: WhichApp,
+    stage: Annotated[
+        str | None,
+        typer.Option(metavar="STAGE", help="Drain only the deployment with this stage, if stages run separately."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the app has ended.")] = True,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait at most; the app goes on draining after that.")
+    ] = "5m",
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a running app from anywhere, as Ctrl-C does at its driver.
+
+    The app finishes what it has read, commits, and ends; the next run resumes there. Exits with 0 once it has ended
+    without an error.
+    """
+    from headrace.coordinator.publication import ended, find, find_all
+    from headrace.core.clock import to_ms
+    from headrace.core.errors import UnavailableError, UsageError
+    from headrace.life.metadata import existing_metadata
+    from headrace.run.coordinated import Interrupt
+
+    limit_ms = to_ms(timeout, "--timeout", error=UsageError)
+    with existing_metadata(home, metadata) as store, Interrupt() as interrupt:
+        found = [] if stage is not None else find_all(store, app)
+        addresses = found or [find(store, app, stage)]  # it says what is wrong if there is none
+        for address in addresses:
+            with closing(address.client()) as client:
+                client.drain()
+            if not as_json:
+                print_note(f"{app} {address.deployment} drains")
+        clock, runs = WallClock(), {address.run for address in addresses}
+        deadline_ms = clock.monotonic_ms() + limit_ms
+        while wait and runs & {address.run for address in find_all(store, app)}:
+            if interrupt.requested or clock.monotonic_ms() >= deadline_ms:
+                raise UnavailableError(f"{app} is still draining", hint=f"look: headrace status {app}")
+            interrupt.wait(_AGAIN_S)
+        started = {address.started_at for address in addresses} if wait else set()
+        failed = [one.error for one in ended(store, app) if one.started_at in started and one.error is not None]
+    for error in failed:
+        raise error.as_error()
+    if as_json:
+        print_json({"app": app, "ended": wait})
+    elif wait:
+        print_note(f"{app} has ended")
 
 
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def test_the_bare_name_shows_the_help(cli: Cli, words: tuple[str, ...]) -> None:
 
 
 VERBS = [
-    *(("plan",), ("run",), ("status",), ("version",)),
+    *(("plan",), ("run",), ("status",), ("drain",), ("doctor",), ("version",)),
     *(("stream", verb) for verb in ("create", "list", "describe", "write", "read", "seal", "trim")),
 ]
 
@@ -146,3 +147,20 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_sizes(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(("words", "offered"), [("headrace dr", ["drain"]), ("headrace stream se", ["seal"])])
+def test_a_shell_completes_commands(capfd, monkeypatch, words, offered):
+    monkeypatch.setenv("_HEADRACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    with pytest.raises(SystemExit) as ending:
+        cli_main.main([])
+    assert (ending.value.code, capfd.readouterr().out.split()) == (0, offered)
+
+
+def test_the_package_can_be_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert done.stdout.startswith("headrace ")

@@ -1,0 +1,289 @@
+"""``headrace doctor``: does this machine have what an app needs, and what to do where it doesn't.
+
+Each check looks at one thing and yields what it found. It changes nothing but a file of its own in the home, which it
+removes. A check that can't look says so; it never ends the others.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headrace.core.errors import HeadraceError
+from headrace.operate.cli.console import (
+    HOME,
+    AppName,
+    AsJson,
+    Exit,
+    FileArguments,
+    FunctionArguments,
+    Home,
+    Metadata,
+    counted,
+    format_bytes,
+    print_json,
+    print_line,
+)
+
+if TYPE_CHECKING:
+    from headrace.core.secrets import SecretUrl
+
+Verdict = Literal["ok", "warning", "problem"]
+
+FILES_LEAST = 4096
+SPACE_LEAST = 1 << 30
+MEMORY_LEAST = 1 << 30
+SYNC_SLOW_MS = 20.0
+SKEW_MS_MAX = 1000.0
+_SYNCS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found; ``remedy`` says what to do about it, unless all is well."""
+
+    verdict: Verdict
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def doctor(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(metavar="[PIPELINE]", help="Also ask the systems of this app: its brokers, databases, stores."),
+    ] = None,
+    arguments: FileArguments = None,
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether this machine can run apps.
+
+    Looks at Python, Java, Spark, limits, memory, network, disk, clock and metadata; with an app, at its systems too.
+    Each line says ok, warning or problem, and what to do. Exits with 1 if there is a problem.
+    """
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "Python": _python,
+        "Headrace": _extras,
+        "Java": _java,
+        "Spark": _spark,
+        "limits": _limits,
+        "memory": _memory,
+        "network": _network,
+        "disk": lambda: _disk(home),
+        "metadata": lambda: _metadata(home, metadata),
+    }
+    if pipeline is not None:
+        checks["app"] = lambda: _systems(pipeline, app, arguments or (), arg or ())
+    found = [one for subject, check in checks.items() for one in _looked(subject, check)]
+    if as_json:
+        print_json([asdict(one) for one in found])
+    else:
+        for one in found:
+            print_line(_line(one))
+    if any(one.verdict == "problem" for one in found):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _line(one: Finding) -> str:
+    first = f"{one.verdict:8} {one.subject}: {one.found}"
+    return f"{first}\n{'':9}{one.remedy}" if one.remedy else first
+
+
+def _looked(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except HeadraceError as error:
+        yield Finding("problem", subject, error.message, error.hint or "")
+    except OSError as error:
+        yield Finding("problem", subject, str(error))
+
+
+# -- the machine -------------------------------------------------------------------------------------
+
+
+def _python() -> Iterator[Finding]:
+    yield Finding("ok", "Python", f"{platform.python_version()} at {sys.executable}")
+    if sys.platform != "linux":
+        yield Finding("problem", "system", sys.platform, "run it on Linux, or in a container of Linux")
+
+
+def _extras() -> Iterator[Finding]:
+    """Which optional packages are there; those of the core are there, or nothing would run."""
+    from headrace import __version__
+
+    wanted: dict[str, str] = {}
+    for line in importlib.metadata.requires("headrace") or ():
+        if extra := re.search(r"extra == ['\"]([\w-]+)['\"]", line):
+            wanted.setdefault(extra[1], re.split(r"[\s\[<>=;!~]", line, maxsplit=1)[0])
+    there = sorted(extra for extra, package in wanted.items() if _installed(package))
+    missing = sorted(wanted.keys() - set(there))
+    said = f"{__version__}, with {', '.join(there) or 'no extras'}"
+    yield Finding("ok", "Headrace", said + (f"; not installed: {', '.join(missing)}" if missing else ""))
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _java() -> Iterator[Finding]:
+    from headrace.core.errors import InfrastructureError
+    from headrace.run.spark.launch import find_java
+
+    try:
+        java = find_java(os.environ)
+    except InfrastructureError as error:
+        yield Finding("warning", "Java", str(error), f"{error.hint}; --local needs none")
+    else:
+        yield Finding("ok", "Java", f"{java.version}, from {java.source}: {java.path}")
+
+
+def _spark() -> Iterator[Finding]:
+    import pyspark
+
+    own = pyspark.__version__
+    other = os.environ.get("SPARK_HOME")
+    release = Path(other or ".") / "RELEASE"
+    if other is None:
+        yield Finding("ok", "Spark", f"{own}, as a package of Python")
+    elif release.is_file() and f"Spark {own} " not in release.read_text():
+        yield Finding(
+            "problem",
+            "Spark",
+            f"the package is {own}, but SPARK_HOME={other} is {release.read_text().splitlines()[0]}",
+            "unset SPARK_HOME, or install the same version of both",
+        )
+    else:
+        yield Finding("ok", "Spark", f"{own}, SPARK_HOME={other}")
+
+
+def _limits() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = resource.RLIM_INFINITY if resource.RLIM_INFINITY in (soft, hard) else max(soft, hard)
+    if most != resource.RLIM_INFINITY and most < FILES_LEAST:
+        remedy = "raise ulimit -n (LimitNOFILE= of systemd, or the container's ulimits)"
+        yield Finding("warning", "open files", f"a process may have {most}", remedy)
+    else:
+        yield Finding("ok", "open files", "without a limit" if most == resource.RLIM_INFINITY else f"up to {most}")
+    yield Finding("ok", "processors", f"{len(os.sched_getaffinity(0))} may be used")
+
+
+def _memory() -> Iterator[Finding]:
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    if found is None:
+        return
+    available = int(found[1]) * 1024
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    within = min(available, int(text)) if text.isdigit() else available
+    few = within < MEMORY_LEAST
+    remedy = "Spark takes about half a gigabyte, a container a few hundred megabytes: end something, or use --local"
+    yield Finding("warning" if few else "ok", "memory", f"{format_bytes(within)} available", remedy if few else "")
+
+
+def _network() -> Iterator[Finding]:
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        remedy = f"add it to /etc/hosts (127.0.1.1 {name}), or set SPARK_LOCAL_IP=127.0.0.1"
+        yield Finding("problem", "host name", f"{name} has no address, and Spark needs one", remedy)
+    else:
+        yield Finding("ok", "host name", f"{name} is {address}")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        with socket.create_connection(listening.getsockname(), timeout=5):
+            yield Finding("ok", "ports", "a port on 127.0.0.1 can be opened and reached")
+
+
+# -- where things are kept -----------------------------------------------------------------------------
+
+
+def _disk(home: Path) -> Iterator[Finding]:
+    """Write and sync a small file where the home is or will be, look at its time, and remove it."""
+    place = next(folder for folder in (home.absolute(), *home.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    few = free < SPACE_LEAST
+    remedy = "make room: a full disk stops the app until there is some" if few else ""
+    yield Finding("warning" if few else "ok", "disk", f"{format_bytes(free)} free at {place}", remedy)
+    syncs: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-") as file:
+        for _ in range(_SYNCS):
+            before = time.monotonic()
+            file.write(b"headrace")
+            file.flush()
+            os.fsync(file.fileno())
+            syncs.append((time.monotonic() - before) * 1000)
+        skew_ms = abs(Path(file.name).stat().st_mtime - time.time()) * 1000
+    slow = median(syncs) > SYNC_SLOW_MS
+    remedy = 'each checkpoint waits for some: use a faster disk, or durability="process"' if slow else ""
+    yield Finding("warning" if slow else "ok", "syncing", f"the disk takes {median(syncs):.1f} ms", remedy)
+    if skew_ms > SKEW_MS_MAX:
+        remedy = "synchronise both clocks (chrony, systemd-timesyncd)"
+        yield Finding("problem", "clock", f"it differs by {skew_ms:.0f} ms from that of the disk's server", remedy)
+    else:
+        yield Finding("ok", "clock", "it agrees with the disk's")
+
+
+def _metadata(home: Path, url: SecretUrl | None) -> Iterator[Finding]:
+    from headrace.life.metadata import existing_metadata
+
+    if url is None and not home.exists():
+        yield Finding("ok", "home", f"{home} isn't there yet: the first run makes it")
+        return
+    with existing_metadata(home, url) as store:
+        yield Finding("ok", "metadata", f"{store.place} answers")
+
+
+def _systems(
+    pipeline: str, app: str | None, arguments: Sequence[str], factory_arguments: Sequence[str]
+) -> Iterator[Finding]:
+    """Ask for each stream of an app, and its store of snapshots, as a start does."""
+    from headrace.api.specs import Role
+    from headrace.operate.cli.loader import load_app
+    from headrace.stores.transfer import check_objects
+    from headrace.task.connections import Connections
+
+    graph = load_app(pipeline, app, arguments, factory_arguments).graph()
+    connections = Connections()
+    try:
+        for id_, spec in graph.streams.items():
+            subject = f"stream {id_}"
+            try:
+                info = connections.admin(spec.system).describe(spec.stream.name)
+            except HeadraceError as error:
+                yield Finding("problem", subject, error.message, error.hint or "")
+            else:
+                needed = info is None and spec.role in (Role.SOURCE, Role.SIDE_INPUT)
+                there = "isn't there yet" if info is None else f"has {counted(info.partitions, 'partition')}"
+                found = f"{spec.system.kind} answers: {spec.stream.name} {there}"
+                remedy = "create it before the app starts; headrace plan says how" if needed else ""
+                yield Finding("warning" if needed else "ok", subject, found, remedy)
+    finally:
+        connections.close()
+    if (place := graph.settings.snapshots) is not None:
+        check_objects(place)
+        yield Finding("ok", "snapshots", f"{place} takes objects and gives them back")
