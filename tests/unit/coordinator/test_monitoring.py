@@ -11,13 +11,14 @@ from typing import get_args
 import pytest
 import yaml
 
+import headrace
 from headrace.coordinator.messages import AppState, ContainerState, What
 from headrace.core.metrics import BY_NAME, Metric
 from headrace.run.container import counted
 from headrace.task.host.task_host import _PARTS
 from headrace.task.metrics import TaskMetrics
 
-MONITORING = Path(__file__).parents[3] / "examples" / "monitoring"
+MONITORING = Path(headrace.__file__).parent / "operate" / "cli" / "project"
 SELECTOR = re.compile(r"\b(headrace_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
 CLAUSE = re.compile(r"\b(?:by|on|group_left|group_right|without|ignoring) \(([^)]*)\)")
@@ -82,7 +83,7 @@ def results_of(expression: str) -> set[str]:
 
 
 def rules() -> Iterator[Mapping[str, object]]:
-    for group in yaml.safe_load((MONITORING / "headrace.rules.yml").read_text(encoding="utf-8"))["groups"]:
+    for group in yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
         yield from group["rules"]
 
 
@@ -100,7 +101,7 @@ def test_alerts_have_different_names() -> None:
 
 
 def test_the_board_is_on_metrics_that_exist() -> None:
-    board = json.loads((MONITORING / "headrace.dashboard.json").read_text(encoding="utf-8"))
+    board = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)

@@ -31,6 +31,7 @@ from headrace.operate.cli.console import (
 )
 from headrace.operate.cli.dashboard import dashboard
 from headrace.operate.cli.doctor import doctor
+from headrace.operate.cli.new import new
 from headrace.operate.cli.run import backfill, plan, run
 from headrace.operate.cli.savepoint import create as create_savepoint
 from headrace.operate.cli.savepoint import delete as delete_savepoint
@@ -139,6 +140,7 @@ def _headrace(
     """Headrace, a stream processor on Spark."""
 
 
+app.command("new")(new)
 app.command("plan")(plan)
 app.command("offsets")(offsets)
 app.command("run")(run)
