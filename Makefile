@@ -16,7 +16,7 @@ test unit dear spark sim soak: export POLARS_MAX_THREADS := 1
 test unit dear spark soak: export PYTHONFAULTHANDLER := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka docs test check style unit servers dear spark sim fuzz chaos soak bench-peers bench bench-guard clean
+.PHONY: help setup demo kafka docs test check style unit servers dear spark sim fuzz chaos soak bench-peers bench bench-guard release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -145,6 +145,14 @@ bench-guard: $(STAMP)  ## fail if a ratio to others fell more than 15 % below be
 
 docs: .venv/docs/.set-up  ## build the documentation as a site, in build/manual/site
 	$(ENTRY) manual --builder $(CURDIR)/.venv/docs/bin/zensical
+
+# What is missing then is a tag, and the upload of both files by whoever may do that.
+release: $(STAMP)  ## build the wheel and the source archive, check them and install each in a fresh environment; uploads nothing
+	@rm -rf dist build .venv/release && $(PYTHON) -m venv .venv/release
+	.venv/release/bin/python -m pip install $(PIP) build twine
+	.venv/release/bin/python -m build --outdir dist .
+	.venv/release/bin/python -m twine check --strict dist/*
+	$(BIN)/python tests/released.py dist
 
 clean:  ## remove the environment and everything built
 	rm -rf .venv build dist bench/results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
