@@ -150,7 +150,7 @@ def _count_window(at: Declaring, flow: hr.Stream) -> hr.Stream:
 
 
 def _deduplicate(at: Declaring, flow: hr.Stream) -> hr.Stream:
-    return at.by(flow, "n").deduplicate("n", "1s", id="once")
+    return at.by(flow, "n").deduplicate("n", within="1s", id="once")
 
 
 def _join(at: Declaring, flow: hr.Stream) -> hr.Stream:

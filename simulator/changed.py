@@ -79,7 +79,7 @@ def _more_than_once(messages: Iterable[Message], outputs: Outputs, name: str) ->
 def _cut(app: App, *, later: bool) -> None:
     """A step starts over with nothing, an output goes, and the step beside it keeps what it has."""
     shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
-    once = shuffled.deduplicate(["k", "id"], ticks(900 if later else 800), id="once")
+    once = shuffled.deduplicate(["k", "id"], within=ticks(900 if later else 800), id="once")
     once.select("id").send_to(app.output("ids", partitions=1))
     if not later:
         shuffled.select("id").send_to(app.output("gone", partitions=1))
@@ -99,7 +99,7 @@ def _wrong_cut(sources: Sources, outputs: Outputs) -> str | None:
 def _replaced(app: App, *, later: bool) -> None:
     """Another stage writes the shuffle. The one that did ends there; what it kept and hadn't read is given up."""
     flow = read(app, "views") if later else read(app, "orders", key=("k",))
-    flow = flow if later else flow.deduplicate(["k", "id"], ticks(800), id="once")
+    flow = flow if later else flow.deduplicate(["k", "id"], within=ticks(800), id="once")
     _counted(app, flow)
 
 

@@ -165,7 +165,9 @@ def _declare_mixed(app: App) -> None:
 
 def _declare_distinct(app: App) -> None:
     """The second message of an id is left out; then what is left is counted."""
-    once = read(app, "views").partition_by("id", id="by-id", partitions=2).deduplicate("id", ticks(20), id="once")
+    once = (
+        read(app, "views").partition_by("id", id="by-id", partitions=2).deduplicate("id", within=ticks(20), id="once")
+    )
     once.select("id").send_to(app.output("ids", partitions=1))
     (
         once.partition_by("k", id="by-k", partitions=2)

@@ -70,7 +70,7 @@ def _declare(app: App) -> None:
 def _declare_apart(app: App) -> None:
     """A key comes again and again, mostly too soon."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
-    by_k.deduplicate("k", ticks(_WITHIN), id="once").select("id").send_to(app.output("apart", partitions=1))
+    by_k.deduplicate("k", within=ticks(_WITHIN), id="once").select("id").send_to(app.output("apart", partitions=1))
 
 
 @dataclass(frozen=True)

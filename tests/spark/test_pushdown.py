@@ -355,7 +355,7 @@ VIEWS = {"day": pl.Date(), "member": pl.String(), "ms": pl.Int64(), "x": pl.Floa
 def leading(steps: Callable[[hr.Stream], hr.Stream]) -> LeadingSteps:
     app = hr.App("pushdown")
     views = app.input("views", VIEWS, event_time="ts")
-    steps(views).deduplicate("member", "1h", id="d").send_to(app.output("out"))
+    steps(views).deduplicate("member", within="1h", id="d").send_to(app.output("out"))
     planned = plan(app.graph(), {"views": StreamInfo("views", 1)})
     return leading_steps(planned, planned.stages[0], "views")
 

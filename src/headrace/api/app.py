@@ -365,7 +365,7 @@ class Declarations:
             )
             if remote is not None:
                 spec = remote_table(spec, remote, self._draft.system)
-            self._draft.claim("a table", id, here)
+            self._draft.claim("a table", id, here, id)
             self._draft.tables[id] = spec
             for side in sides:
                 self._draft.streams[side.id] = replace(side, role=Role.SIDE_INPUT)
@@ -377,7 +377,7 @@ class Declarations:
         inputs: Mapping[str, Stream],
         outputs: Mapping[str, SchemaLike] | None = None,
         *,
-        id: str,
+        id: str | None = None,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
@@ -466,12 +466,12 @@ class Declarations:
     def _stream(
         self, name: str, role: Role, system: SystemDescriptor | SystemSpec | None, physical: str | None, here: Location
     ) -> StreamSpec:
-        self._draft.check_unclaimed(name)
+        check_id("id", name)
         place = name if physical is None else check_id("physical", physical)
         home = self._draft.system(system, name)
         stream = StreamId(home.name, place)
         self._draft.check_free(stream)
-        self._draft.claim(_NAMES[role], name, here)
+        self._draft.claim(_NAMES[role], name, here, name)
         return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
 
     def _side_input(self, stream: object) -> StreamSpec:

@@ -9,6 +9,7 @@ silently.
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,17 @@ from headrace.api.checks import (
 )
 from headrace.api.descriptors import Sql, SystemDescriptor
 from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.steps import FAILED, FAILED_COLUMNS, Input, SendTo, SideOutput
+from headrace.api.operators.steps import (
+    FAILED,
+    FAILED_COLUMNS,
+    BatchFunction,
+    Input,
+    MapAsync,
+    PartitionBy,
+    RowFunction,
+    SendTo,
+    SideOutput,
+)
 from headrace.api.other_names import OUTPUT, TABLE, missing
 from headrace.api.remote import Remote
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, Settings, StreamSpec, TableSpec
@@ -39,8 +50,10 @@ from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
-
 # -- draft -------------------------------------------------------------------------------------------
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
 @dataclass(frozen=True, slots=True)
 class _Claim:
     what: str
@@ -72,28 +85,56 @@ class Draft:
         self._claims: dict[str, _Claim] = {}
         self._numbers: Counter[str] = Counter()
 
-    def claim(self, what: str, id_: str | None, location: Location, example: str = "") -> str:
-        """Claim a durable id, which must be unique in the app."""
-        if id_ is None:
-            raise DeclarationError(
-                f"{what} keeps durable data, so it needs an id",
-                hint=f"give it a name that doesn't change with the code around it: {example}",
-            )
-        self.check_unclaimed(id_)
-        self._claims[id_] = _Claim(what, location)
-        return id_
+    def claim(self, what: str, id_: str | None, location: Location, default: str) -> str:
+        """Claim a durable id, which must be unique in the app. Without one it is ``default``.
 
-    def check_unclaimed(self, id_: str) -> None:
-        """Raise unless ``id_`` is well formed and free."""
-        check_id("id", id_)
-        taken = self._claims.get(id_)
-        if taken is None and id_ in self.nodes:
-            taken = _Claim("another step", self.nodes[id_].location)
+        A default says what a step does by which key, and never counts: with a number, state would get another owner
+        when steps are added before it.
+        """
+        name = _NOT_IN_IDS.sub("-", default) if id_ is None else check_id("id", id_)
+        taken = self._claims.get(name)
+        if taken is None and name in self.nodes:
+            taken = _Claim("another step", self.nodes[name].location)
+        if taken is not None and id_ is None:
+            raise DeclarationError(
+                f"this would be named {name!r}, as {taken.what} at {taken.location} is",
+                hint='give one of them a name that says what it is for: id="..."; its state is kept under this name',
+            )
         if taken is not None:
             raise DeclarationError(
-                f"{taken.what} at {taken.location} already has the id {id_!r}",
+                f"{taken.what} at {taken.location} already has the id {name!r}",
                 hint="ids of streams, tables and steps are unique in an app; choose another",
             )
+        self._claims[name] = _Claim(what, location)
+        return name
+
+    def key_at(self, node: str) -> tuple[str, ...]:
+        """Return the columns with the key by which the messages at a node are partitioned; none if that isn't known.
+
+        This serves defaults. The planner checks keys, with what it knows of streams that exist.
+        """
+        at = self.nodes[node]
+        stream = at.operator.stream_read
+        if stream is not None:
+            writers = (one.operator for one in self.nodes.values() if one.operator.stream_written == stream)
+            return next((one.keys for one in writers if isinstance(one, PartitionBy)), self.streams[stream].key)
+        found = {self._carried(before, at) for before in at.inputs}
+        return found.pop() if len(found) == 1 else ()
+
+    def _carried(self, before: str, at: Node) -> tuple[str, ...]:
+        """Return the names under which the key of one node leaves the next."""
+        keys, schema = self.key_at(before), self.nodes[before].schema
+        if not keys or schema is None:
+            return ()
+        if isinstance(at.operator, RowFunction | BatchFunction | MapAsync) and at.schema is not None:
+            # The planner trusts functions to leave a key unchanged, and tasks check that they do.
+            same = {name: dtype for name, dtype in at.schema.columns.items() if schema.columns.get(name) == dtype}
+            return keys if same.keys() >= set(keys) else ()
+        carried = at.operator.carried(schema)
+        names = [carried.get(key, ()) for key in keys]
+        return (
+            tuple(key if key in some else some[0] for key, some in zip(keys, names, strict=True)) if all(names) else ()
+        )
 
     def check_free(self, stream: StreamId) -> None:
         """Raise if this stream of this system is already declared."""

@@ -458,7 +458,7 @@ class MappedFlow(Flow):
             calling = calling_of(concurrency=concurrency, timeout=timeout, retry=retry)
             time = after_function(self._time, after, "map_async", here)
             step = MapAsync(function, self._schema, after, calling, bool(ordered), on_error)
-            name = None if id is None else self.draft.claim("map_async", id, here)
+            name = None if id is None else self.draft.claim("map_async", id, here, id)
             return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
 
     def sink(

@@ -38,6 +38,10 @@ from headrace.core.errors import DeclarationError
 from headrace.rows.schema import Schema
 
 
+def _joined(keys: Sequence[str]) -> str:
+    return "-and-".join(keys)
+
+
 @final
 class Stream(Composed):
     """A flow of messages at one point of an app. Immutable: each method is an operator and returns a new one.
@@ -75,45 +79,46 @@ class Stream(Composed):
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
     def partition_by(
-        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
+        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str | None = None, partitions: int | None = None
     ) -> Stream:
         """Send each message through a durable stream to the partition of its key. A new stage begins there.
 
         One task then gets all messages of a key. ``key`` is one or several: column names, or expressions with new
-        names, which become columns. ``id`` names the intermediate stream. Keep it when the code changes: the stream is
-        durable. It has this number of ``partitions``; by default the planner decides.
+        names, which become columns. ``id`` names the intermediate stream, by default ``by-member``. It is durable: keep
+        it when the key changes. It has this number of ``partitions``; by default the planner decides.
 
         Examples
         --------
-        >>> by_member = views.partition_by("member", id="by-member")
-        >>> by_day = views.partition_by(["member", pl.col("ts").dt.date().alias("day")], id="by-member-and-day")
+        >>> by_member = views.partition_by("member")
+        >>> by_day = views.partition_by(["member", pl.col("ts").dt.date().alias("day")], id="by-day")
         """
         with Declaring("partition_by") as here:
             check_partitions(partitions)
             keys = key_parts(key)
             stream = self._with_keys(keys, here)
             names = key_columns((key_name(key) for key in keys), stream._schema, "partition_by")
-            example = f'partition_by({", ".join(map(repr, names))}, id="by-{names[0]}")'
-            id_ = self.draft.claim("partition_by", id, here, example)
+            id_ = self.draft.claim("partition_by", id, here, f"by-{_joined(names)}")
             return stream._through(id_, PartitionBy(id_, names), here, partitions=partitions)
 
-    def broadcast(self, *, id: str) -> Stream:
+    def broadcast(self, *, id: str | None = None) -> Stream:
         """Send each message through a durable stream, named ``id``, to every task of the next stage.
+
+        The name is ``to-all`` by default.
 
         Examples
         --------
         >>> rules = views.filter(pl.col("url") == "/rules").broadcast(id="rules-to-all")
         """
         with Declaring("broadcast") as here:
-            id_ = self.draft.claim("broadcast", id, here, 'broadcast(id="rules-to-all")')
+            id_ = self.draft.claim("broadcast", id, here, "to-all")
             return self._through(id_, Broadcast(id_), here)
 
     def window(
         self,
         shape: WindowShape,
         *,
-        key: str | Sequence[str] | None,
-        id: str,
+        key: str | Sequence[str] | None = (),
+        id: str | None = None,
         time: str | None = None,
         early: Trigger | int | str | timedelta | None = None,
         late: Trigger | int | str | timedelta | None = None,
@@ -135,9 +140,11 @@ class Stream(Composed):
         shape
             The shape of the windows: ``hr.tumbling("10s")``, ``hr.hopping``, ``hr.session``, or one of ``hr.windows``.
         key
-            One column or several. Null is a key of its own. None groups all messages of a task together.
+            One column or several; by default the key by which the flow is partitioned. Null is a key of its own. None
+            groups all messages of a task together.
         id
-            The name of the window's state. Keep it when the code changes: the state is durable.
+            The name of the window's state, by default ``window-member``. Give one if there are several windows by a
+            key. A window with another id begins without state.
         time
             Another column for the event time. With ``"processing"``, messages belong to the window of their arrival,
             and windows end by the clock.
@@ -156,15 +163,16 @@ class Stream(Composed):
 
         Examples
         --------
-        >>> by_member = views.partition_by("member", id="members")
-        >>> counts = by_member.window(hr.tumbling("10s"), key="member", id="per-10s").agg(views=pl.len())
+        >>> counts = views.partition_by("member", id="members").window(hr.tumbling("10s")).agg(views=pl.len())
         >>> counts.schema.columns["window_end"], counts.schema.columns["views"]
         (Datetime(time_unit='ms', time_zone=None), Int64)
         """
         with Declaring("window") as here:
             timing = Timing(time, early, late, allowed_lateness, panes)
-            step = window_step(shape, key=key, schema=self._schema, time=self._time, timing=timing)
-            id_ = self.draft.claim("window", id, here, 'window(..., id="per-10s")')
+            step = window_step(
+                shape, key=self._key_or_own(key, "window"), schema=self._schema, time=self._time, timing=timing
+            )
+            id_ = self.draft.claim("window", id, here, f"window-{_joined(step.keys) or 'all'}")
             if late_to is not None:
                 late_target(late_to, step)
             self.draft.windows_without_aggregates[id_] = here
@@ -174,11 +182,11 @@ class Stream(Composed):
     def join(
         self,
         other: Stream,
-        on: str | Sequence[str],
+        on: str | Sequence[str] | None = None,
         *,
         how: JoinHow = "inner",
         within: Within,
-        id: str,
+        id: str | None = None,
         suffix: str = "_right",
     ) -> Stream: ...
 
@@ -211,15 +219,14 @@ class Stream(Composed):
             A stream or a table.
         on
             The key: columns that both sides have. For a table, this side's columns in the order of the table's key;
-            by default those with the same names.
+            by default those with the same names. For a stream, by default the key by which both are partitioned.
         how
             ``"inner"``, ``"left"``, or, with a stream, ``"full"``.
         within
             How far apart in event time the messages of two streams may be: ``"5m"`` before and after, or a pair such as
             ``("-5m", "+1m")``. Required for a join of streams, not accepted for a join with a table.
         id
-            The name of the join's state. Required for a join of streams, and for a join with a table of versions that a
-            flow fills. Keep it when the code changes: the state is durable.
+            The name of the join's state, if it has any: by default ``join-member``. Give one if there are several.
         suffix
             Added to columns of the other side whose names this side has, too.
 
@@ -237,21 +244,22 @@ class Stream(Composed):
                 lookup, schema = table_join(left, other, on=on, how=how, within=within, suffix=suffix)
                 name = None
                 if id is not None or holds_messages(other.spec):
-                    name = self.draft.claim("join", id, here, 'join(..., id="orders-with-rates")')
+                    name = self.draft.claim("join", id, here, f"join-{other.id}")
                 return self._then("join", lookup, here, schema, self._time, id_=name)
             self._check_other(other)
+            on = self._common_key(other) if on is None else on
             left, right = (self._schema, self._time), (other._schema, other._time)
             join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
-            name = self.draft.claim("join", id, here, 'join(..., id="views-with-orders")')
+            name = self.draft.claim("join", id, here, f"join-{_joined(join.keys)}")
             return self._then("join", join, here, schema, time, id_=name, others=(other,))
 
     def join_latest(
         self,
         other: Stream,
-        on: str | Sequence[str],
+        on: str | Sequence[str] | None = None,
         *,
         ttl: Duration,
-        id: str,
+        id: str | None = None,
         how: JoinHow = "inner",
         suffix: str = "_right",
     ) -> Stream:
@@ -262,11 +270,11 @@ class Stream(Composed):
         Parameters
         ----------
         other, on
-            The other stream, and the key: columns that both sides have.
+            The other stream, and the key: columns that both sides have, by default those by which both are partitioned.
         ttl
             How long a message waits for partners, by the wall clock. A newer message of its side and key replaces it.
         id
-            The name of the join's state. Keep it when the code changes: the state is durable.
+            The name of the join's state, by default ``join-latest-member``.
         how
             ``"left"`` also emits messages of this side that find no partner, ``"full"`` those of both sides. Such a
             message can still join with later ones.
@@ -280,26 +288,26 @@ class Stream(Composed):
         """
         with Declaring("join_latest") as here:
             self._check_other(other)
+            on = self._common_key(other) if on is None else on
             left, right = (self._schema, self._time), (other._schema, other._time)
             join, schema, time = latest_join(left, right, on=on, how=how, ttl=ttl, suffix=suffix, here=here)
-            name = self.draft.claim("join_latest", id, here, 'join_latest(..., id="views-with-carts")')
+            name = self.draft.claim("join_latest", id, here, f"join-latest-{_joined(join.keys)}")
             return self._then("join_latest", join, here, schema, time, id_=name, others=(other,))
 
-    def deduplicate(self, key: str | Sequence[str], within: Duration, *, id: str) -> Stream:
+    def deduplicate(self, key: str | Sequence[str] = (), *, within: Duration, id: str | None = None) -> Stream:
         """Drop repeated messages: the first message of a key passes, others close to it in event time are dropped.
 
-        A message is dropped if its event time is less than ``within`` away from that of a message of its ``key`` (one
-        column or several) that passed. Late messages are dropped and counted. A task knows only the messages that it
-        has seen itself, so ``partition_by`` the key first. ``id`` names the state. Keep it when the code changes: the
-        state is durable.
+        A message is dropped if its event time is less than ``within`` away from that of a message of its ``key`` that
+        passed: one column or several, by default the key by which the flow is partitioned. Late messages are dropped
+        and counted. ``id`` names the state, by default ``deduplicate-member``.
 
         Examples
         --------
-        >>> once = views.partition_by("member", id="by-member").deduplicate(["member", "url"], "1h", id="visits")
+        >>> once = views.partition_by("member", id="by-visitor").deduplicate(["member", "url"], within="1h")
         """
         with Declaring("deduplicate") as here:
-            step = deduplicate_step(self._schema, self._time, key, within)
-            id_ = self.draft.claim("deduplicate", id, here, 'deduplicate("order", within="1h", id="orders-once")')
+            step = deduplicate_step(self._schema, self._time, self._key_or_own(key, "deduplicate"), within)
+            id_ = self.draft.claim("deduplicate", id, here, f"deduplicate-{_joined(step.keys)}")
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
     def drop_late(self, *, late_to: Output | None = None) -> Stream:
@@ -321,7 +329,7 @@ class Stream(Composed):
         task: Task,
         outputs: Mapping[str, SchemaLike] | None = None,
         *,
-        id: str,
+        id: str | None = None,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
@@ -357,7 +365,29 @@ class Stream(Composed):
         with Declaring("process") as here:
             one = {"messages": self}
             how = event_time, on_error, dead_letter, tables, writes
-            return add_task(self.draft, Stream, task, one, outputs, id, *how, here, 'process(..., id="alerts")')
+            return add_task(self.draft, Stream, task, one, outputs, id, *how, here)
+
+    def _key_or_own(self, key: str | Sequence[str] | None, what: str) -> str | Sequence[str] | None:
+        """Return the key, or without one that by which this flow is partitioned."""
+        if key is None or key_parts(key):
+            return key
+        own = self.draft.key_at(self.node)
+        if not own:
+            raise DeclarationError(
+                f"{what} needs a key, and nothing says by which key {self.node!r} is partitioned",
+                hint=f'put partition_by("member") before it, or name one: {what}(..., key="member")',
+            )
+        return own
+
+    def _common_key(self, other: Stream) -> tuple[str, ...]:
+        """Return the key by which both flows are partitioned."""
+        own, theirs = (self.draft.key_at(flow.node) for flow in (self, other))
+        if not own or own != theirs:
+            raise DeclarationError(
+                "a join of two streams needs on=, unless both are partitioned by the same key",
+                hint='write on="member", or put partition_by("member") before both',
+            )
+        return own
 
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
         """Write to a ``target`` of ``app.output`` or ``app.table``. The first flow sent to a target sets its columns.

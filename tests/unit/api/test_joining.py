@@ -56,7 +56,6 @@ def test_a_table(app: hr.App, views: hr.Stream) -> None:
 
 Step = Callable[[hr.App, hr.Stream], object]
 OF_STREAMS: list[tuple[Step, str]] = [
-    (lambda a, s: s.join(orders(a), on="member", within="1m"), "join keeps durable data"),
     (lambda a, s: s.join(orders(a), on="member", id="j"), "needs within="),
     (lambda a, s: s.join(orders(a), within="1m", id="j"), "needs on="),
     (lambda a, s: s.join(orders(a), on="item", within="1m", id="j"), "there is no column 'item'"),

@@ -14,7 +14,7 @@ STEPS: list[Callable[[hr.App, hr.Stream], object]] = [
     lambda app, s: s.partition_by("nope", id="x"),
     lambda app, s: s.partition_by(pl.col("nope").str.to_lowercase(), id="x"),
     lambda app, s: s.window(hr.tumbling("1s"), key=["member", "nope"], id="x").agg(n=hr.count()),
-    lambda app, s: s.deduplicate("nope", "1h", id="x"),
+    lambda app, s: s.deduplicate("nope", within="1h", id="x"),
     lambda app, s: s.join(app.input("o", {"nope": pl.String, "at": pl.Int64}, event_time="at"), on="nope", within="1s"),
     lambda app, s: s.join(app.input("o", {"at": pl.Int64}, event_time="at"), on="member", within="1s", id="x"),
     lambda app, s: s.join(app.table("t", key="nope", schema={"nope": pl.String})),
@@ -33,7 +33,7 @@ def test_a_key_column_that_is_not_there(app: hr.App, views: hr.Stream, step: Cal
 
 EXPRESSIONS: list[Callable[[hr.App, hr.Stream, Any], object]] = [
     lambda app, s, key: s.window(hr.tumbling("1s"), key=key, id="x"),
-    lambda app, s, key: s.deduplicate(key, "1h", id="x"),
+    lambda app, s, key: s.deduplicate(key, within="1h", id="x"),
     lambda app, s, key: s.join(s, on=key, within="1s", id="x"),
     lambda app, s, key: s.send_to(app.output(f"o{id(key)}"), key=key),
     lambda app, s, key: s.sample(0.5, key=key),

@@ -162,7 +162,6 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "neither": (lambda a, v: a.task(Neither(), {"v": v}, id="t"), "neither process nor process_batch", "override one"),
     "both": (lambda a, v: a.task(Both(), {"v": v}, id="t"), "both process and process_batch", "override one"),
     "async": (lambda a, v: a.task(Async(), {"v": v}, id="t"), "Async.process is async", "plain method"),
-    "no id": (lambda a, v: a.task(Alerts(), {"v": v}, id=None), "so it needs an id", "alerts"),
     "no copy": (lambda a, v: a.task(Locked(), {"v": v}, id="t"), "can't be copied", "init"),
     "inputs": (lambda a, v: a.task(Alerts(), v, id="t"), "inputs= must be a dict of the streams", "views"),
     "no inputs": (lambda a, v: a.task(Alerts(), {}, id="t"), "inputs= must be a dict of the streams", "views"),

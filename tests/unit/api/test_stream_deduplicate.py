@@ -14,7 +14,7 @@ from headrace.api.operators.window import Deduplicate, DropLate
 
 
 def test_deduplicate_is_a_step_with_state(app: hr.App, views: hr.Stream) -> None:
-    once = views.deduplicate(["member", "url"], "1h", id="once")
+    once = views.deduplicate(["member", "url"], within="1h", id="once")
     once.send_to(app.output("out"))
     node = app.graph().nodes["once"]
     assert node.operator == Deduplicate(("member", "url"), 3_600_000, EventTime("ts"))
@@ -29,15 +29,20 @@ def test_drop_late_is_a_step_without_an_id(app: hr.App, views: hr.Stream) -> Non
 
 
 WRONG: list[tuple[Callable[[Any], object], str]] = [
-    (lambda s: s.deduplicate("url", "1h", id=None), "deduplicate keeps durable data, so it needs an id"),
-    (lambda s: s.deduplicate([], "1h", id="x"), "key= names no column, so any two messages would be duplicates"),
-    (lambda s: s.deduplicate("nope", "1h", id="x"), "there is no column 'nope'"),
-    (lambda s: s.deduplicate([3], "1h", id="x"), "a key is a column name, not int"),
-    (lambda s: s.rename({"url": "__time"}).deduplicate("__time", "1h", id="x"), "the column '__time' can't be a key"),
-    (lambda s: s.deduplicate("url", "0s", id="x"), "within: '0s' is not a positive duration"),
-    (lambda s: s.deduplicate("url", "-5ms", id="x"), "within: -5 is not a positive duration"),
-    (lambda s: s.deduplicate("url", "soon", id="x"), "within: 'soon' isn't a duration"),
-    (lambda s: s.select("url").deduplicate("url", "1h", id="x"), "deduplicate needs an event time; 'ts' was dropped"),
+    (lambda s: s.deduplicate([], within="1h", id="x"), "deduplicate needs a key, and nothing says by which key"),
+    (lambda s: s.deduplicate("nope", within="1h", id="x"), "there is no column 'nope'"),
+    (lambda s: s.deduplicate([3], within="1h", id="x"), "a key is a column name, not int"),
+    (
+        lambda s: s.rename({"url": "__time"}).deduplicate("__time", within="1h", id="x"),
+        "the column '__time' can't be a key",
+    ),
+    (lambda s: s.deduplicate("url", within="0s", id="x"), "within: '0s' is not a positive duration"),
+    (lambda s: s.deduplicate("url", within="-5ms", id="x"), "within: -5 is not a positive duration"),
+    (lambda s: s.deduplicate("url", within="soon", id="x"), "within: 'soon' isn't a duration"),
+    (
+        lambda s: s.select("url").deduplicate("url", within="1h", id="x"),
+        "deduplicate needs an event time; 'ts' was dropped",
+    ),
     (lambda s: s.select("url").drop_late(), "drop_late needs an event time; 'ts' was dropped"),
     (lambda s: s.drop_late(late_to="late"), "drop_late: "),
     (lambda s: s.drop_late(late_to=s.draft), "drop_late: "),

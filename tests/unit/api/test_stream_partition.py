@@ -1,6 +1,5 @@
 """partition_by and broadcast: through an intermediate stream into a new stage."""
 
-import inspect
 from collections.abc import Callable
 
 import polars as pl
@@ -45,12 +44,6 @@ def test_keys_may_be_columns_and_expressions(app: hr.App, views: hr.Stream) -> N
     assert keyed.event_time == views.event_time
 
 
-@pytest.mark.parametrize("method", ["partition_by", "broadcast", "window", "join_latest", "deduplicate", "process"])
-def test_what_is_durable_takes_an_id_that_has_no_default(method: str) -> None:
-    parameter = inspect.signature(getattr(hr.Stream, method)).parameters["id"]
-    assert (parameter.default, parameter.kind) == (parameter.empty, parameter.KEYWORD_ONLY)
-
-
 def test_broadcast_goes_to_every_task(app: hr.App, views: hr.Stream) -> None:
     views.broadcast(id="to-all").send_to(app.output("out"))
     graph = app.graph()
@@ -59,8 +52,6 @@ def test_broadcast_goes_to_every_task(app: hr.App, views: hr.Stream) -> None:
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.partition_by("member", id=None), "partition_by keeps durable data, so it needs an id"),
-    (lambda s: s.broadcast(id=None), "broadcast keeps durable data, so it needs an id"),
     (lambda s: s.partition_by("member", id="a b"), "id 'a b' is not a usable id"),
     (lambda s: s.partition_by("member", id="../x"), "id '../x' is not a usable id"),
     (lambda s: s.partition_by("member", id="views"), "already has the id 'views'"),

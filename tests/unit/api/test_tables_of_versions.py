@@ -52,11 +52,6 @@ def table(app: hr.App) -> hr.Table:
             "a join with the table 'rates', which has versions, needs an event time",
             "event_time=",
         ),
-        (
-            lambda app: app.input("i", SALES, event_time="at").join(table(app)),
-            "join keeps durable data, so it needs an id",
-            'id="orders-with-rates"',
-        ),
     ],
 )
 def test_wrong_declarations(declare: Callable[[hr.App], object], message: str, hint: str | None) -> None:

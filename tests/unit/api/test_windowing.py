@@ -74,7 +74,7 @@ def aggregated(app: hr.App, dtype: Any, aggregate: hr.aggregates.Aggregate) -> p
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.window(hr.tumbling("1s"), key="member", id=None).agg(**COUNT), "window keeps durable data"),
+    (lambda s: s.window(hr.tumbling("1s"), id="w").agg(**COUNT), "nothing says by which key 'input-views'"),
     (lambda s: s.window(hr.tumbling("1s"), key="nope", id="w").agg(**COUNT), "there is no column 'nope'"),
     (lambda s: s.window(hr.tumbling("1s"), key="member", id="w").agg(), "it names no aggregate"),
     (lambda s: s.window("1s", key="member", id="w").agg(**COUNT), "the shape of a window can't be str '1s'"),  # type: ignore[arg-type]

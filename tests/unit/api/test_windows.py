@@ -36,7 +36,6 @@ def test_windows_without_bounds_have_no_columns_for_them(app: hr.App, shape: Any
 
 def test_all_messages_of_a_task_together(app: hr.App) -> None:
     assert list(plain(app, key=None).schema.columns) == ["window_start", "window_end", "n"]
-    assert list(plain(hr.App("other"), key=()).schema.columns) == ["window_start", "window_end", "n"]
 
 
 def test_results_of_a_window_without_bounds_have_no_time(app: hr.App) -> None:

@@ -131,7 +131,7 @@ def _behind(app: hr.App, flow: hr.Stream, version: Version) -> None:
     if version.window is not None:
         _windows(app, flow, version, version.window)
     if version.once:
-        flow.deduplicate(version.once, "1000h", id="d").select("k", "g").send_to(app.output("onces"))
+        flow.deduplicate(version.once, within="1000h", id="d").select("k", "g").send_to(app.output("onces"))
     if version.passes:
         flow.select("k", "v").send_to(app.output("passed"))
     if version.task:

@@ -250,7 +250,7 @@ def test_a_store_of_a_task_that_gains_a_time_to_live_is_refused_before_it_runs()
 def spread(partitions: int, key: str = "member") -> hr.App:
     app = hr.App("spread")
     shuffled = views(app).partition_by(key, id="p", partitions=partitions)
-    shuffled.deduplicate(["member", "url"], "1h", id="once").send_to(app.output("out"))
+    shuffled.deduplicate(["member", "url"], within="1h", id="once").send_to(app.output("out"))
     again = shuffled.partition_by("member", id="p2", partitions=2)
     again.window(hr.tumbling("10s"), key="member", id="w").agg(n=pl.len()).send_to(app.output("counts"))
     return app

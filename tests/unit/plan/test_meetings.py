@@ -74,7 +74,7 @@ def increments_of_computed_keys(app: hr.App, i: hr.Stream, j: hr.Stream) -> None
 def increments_once(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
     t = table(app)
     joined = i.join(t, how="left", suffix="_t")
-    joined.deduplicate("v", "1s", id="once").select("k", v="v_t").send_to(t)
+    joined.deduplicate("v", within="1s", id="once").select("k", v="v_t").send_to(t)
 
 
 def changes(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:

@@ -43,12 +43,12 @@ def counted(stream: hr.Stream, **agg: hr.aggregates.Aggregate) -> hr.Stream:
         (lambda s: s.map(lambda row: row, schema=COLUMNS), None),
         (lambda s: s.partition_by("member", id="by-member"), None),
         (lambda s: s.merge(s.filter(pl.col("ms") > 1)).select("ts"), ("ms", "ts")),
-        (lambda s: s.deduplicate("url", "1h", id="d").select("ms"), ("url", "ms", "ts")),
+        (lambda s: s.deduplicate("url", within="1h", id="d").select("ms"), ("url", "ms", "ts")),
         (lambda s: s.drop_late().select("ms"), ("ms", "ts")),
         (lambda s: s.sample(0.5, key="member").select("ms"), ("member", "ms")),
         (lambda s: s.sample(0.5).select("ms"), ("ms",)),
-        (lambda s: counted(s.drop_late().sample(1, key="url").deduplicate("ms", "1h", id="d")), None),
-        (lambda s: counted(s.drop_late().deduplicate("ms", "1h", id="d")), ("member", "ms", "ts")),
+        (lambda s: counted(s.drop_late().sample(1, key="url").deduplicate("ms", within="1h", id="d")), None),
+        (lambda s: counted(s.drop_late().deduplicate("ms", within="1h", id="d")), ("member", "ms", "ts")),
     ],
 )
 def test_what_a_filter_need_not_copy(steps: Steps, needed: tuple[str, ...] | None) -> None:
@@ -69,7 +69,7 @@ def test_steps_that_leave_rows_out_hand_on_what_they_are_given() -> None:
     views = app.input("views", COLUMNS, event_time="ts").filter(pl.col("url") != "/")
     for name, step in {
         "sampled": views.sample(1, key="member").sample(1),
-        "once": views.deduplicate("member", "1s", id="d"),
+        "once": views.deduplicate("member", within="1s", id="d"),
         "timely": views.drop_late(),
     }.items():
         step.select("ms").send_to(app.output(name))

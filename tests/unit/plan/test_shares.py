@@ -56,7 +56,7 @@ def test_a_key_that_the_step_does_not_have_deals_nothing(app: hr.App) -> None:
 
 
 def test_a_step_without_a_key_keeps_one_result_for_all(app: hr.App) -> None:
-    views(app).partition_by("member", id="p").window(hr.tumbling("10s"), key=(), id="w").agg(n=pl.len()).send_to(
+    views(app).partition_by("member", id="p").window(hr.tumbling("10s"), key=None, id="w").agg(n=pl.len()).send_to(
         app.output("out")
     )
     assert dealing(app, "w").why_not == "it has no key, so each task keeps one result for all of its messages"

@@ -150,18 +150,18 @@ def remote(cached: bool) -> Callable[[hr.App, str], None]:
 
 
 def deduplicate(app: hr.App, lateness: str) -> None:
-    once = by_k(app, "views", lateness).deduplicate(["k", "g"], "50ms", id="once")
+    once = by_k(app, "views", lateness).deduplicate(["k", "g"], within="50ms", id="once")
     once.send_to(app.output("out"))
     once.window(hr.tumbling("90ms"), key="k", id="w").agg(n=pl.len()).send_to(app.output("counts"))
 
 
 def deduplicate_two(app: hr.App, lateness: str) -> None:
     both = by_k(app, "views", lateness).merge(by_k(app, "orders", lateness))
-    both.deduplicate("k", "40ms", id="once").send_to(app.output("out"))
+    both.deduplicate("k", within="40ms", id="once").send_to(app.output("out"))
 
 
 def deduplicated_times(app: hr.App, lateness: str) -> None:
-    by_k(app, "views", lateness).deduplicate("k", "50ms", id="once").select("k", "ts").send_to(app.output("out"))
+    by_k(app, "views", lateness).deduplicate("k", within="50ms", id="once").select("k", "ts").send_to(app.output("out"))
 
 
 class Machine(hr.tasks.Task):
@@ -274,7 +274,7 @@ def flows(app: hr.App, lateness: str) -> None:
 def chain(app: hr.App, lateness: str) -> None:
     flow = by_k(app, "views", lateness).partition_by(["g", (pl.col("v") % 3).alias("m")], id="by-g-m", partitions=3)
     again = flow.broadcast(id="to-all").filter(pl.col("id") > 2).partition_by("id", id="by-id", partitions=2)
-    again.deduplicate("id", "1ms", id="once").send_to(app.output("out"), key="id")
+    again.deduplicate("id", within="1ms", id="once").send_to(app.output("out"), key="id")
 
 
 def broadcast_input(app: hr.App, lateness: str) -> None:

@@ -44,7 +44,7 @@ def everything(before: int) -> hr.App:
         lambda s: s.join(side, how="left").select(*VIEW),
         lambda s: s.join(then, how="left", id="as-of").select(*VIEW),
         lambda s: s.merge(others),
-        lambda s: s.deduplicate("member", "1s", id="once"),
+        lambda s: s.deduplicate("member", within="1s", id="once"),
         lambda s: s.join(others, "member", within="1s", id="pairs").select(*VIEW),
         lambda s: s.process(Keeps(), {"kept": VIEW}, id="keeps")["kept"],
     ]
@@ -68,22 +68,32 @@ def test_more_steps_before_leave_the_names_of_state_alone() -> None:
         assert any(name == id_ or name.startswith(f"{id_}.") for name in names), id_
 
 
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda s, o, t: s.deduplicate("member", "1s", id=None),
-        lambda s, o, t: s.join(o, "member", within="1s", id=None),
-        lambda s, o, t: s.join_latest(o, "member", ttl="1s", id=None),
-        lambda s, o, t: s.join(t),
-        lambda s, o, t: s.window(hr.tumbling("1s"), key="member", id=None),
-        lambda s, o, t: s.process(Keeps(), {}, id=None),
-        lambda s, o, t: s.partition_by("member", id=None),
-        lambda s, o, t: s.broadcast(id=None),
-    ],
-)
-def test_a_step_with_state_demands_an_id(declare: Callable[[hr.Stream, hr.Stream, hr.Table], object]) -> None:
+DEFAULTS: list[tuple[str, Callable[[hr.Stream, hr.Stream, hr.Table], object]]] = [
+    ("deduplicate-member", lambda s, o, t: s.deduplicate("member", within="1s")),
+    ("deduplicate-member-and-url", lambda s, o, t: s.deduplicate(["member", "url"], within="1s")),
+    ("join-member", lambda s, o, t: s.join(o, "member", within="1s")),
+    ("join-latest-member", lambda s, o, t: s.join_latest(o, "member", ttl="1s")),
+    ("join-then", lambda s, o, t: s.join(t)),
+    ("window-member", lambda s, o, t: s.window(hr.tumbling("1s"), key="member").agg(n=pl.len())),
+    ("window-all", lambda s, o, t: s.window(hr.tumbling("1s"), key=None).agg(n=pl.len())),
+    ("keeps", lambda s, o, t: s.process(Keeps(), {})),
+    ("by-member", lambda s, o, t: s.partition_by("member")),
+    ("by-member-and-p_t", lambda s, o, t: s.partition_by(["member", pl.col("url").alias("p_t")])),
+    ("by-on-this-day", lambda s, o, t: s.partition_by(pl.col("url").alias("on this day"))),
+    ("to-all", lambda s, o, t: s.broadcast()),
+]
+
+
+@pytest.mark.parametrize(("id_", "declare"), DEFAULTS, ids=[id_ for id_, _ in DEFAULTS])
+def test_a_step_with_state_is_named_after_what_it_does_by_which_key(
+    id_: str, declare: Callable[[hr.Stream, hr.Stream, hr.Table], object]
+) -> None:
+    """Never after its place: a number would give its state to another step when one is added before it."""
     app = hr.App("without")
     views, others = (app.input(name, VIEW, event_time="ts") for name in ("views", "others"))
     table = app.table("then", key="url", schema=PRICE, versions="1h")
-    with pytest.raises(hr.errors.DeclarationError, match="keeps durable data, so it needs an id"):
+    declare(views, others, table)
+    assert id_ in app._draft.nodes
+    with pytest.raises(hr.errors.DeclarationError, match=f"this would be named '{id_}', as .* at .* is") as caught:
         declare(views, others, table)
+    assert 'id="..."' in (caught.value.hint or "")

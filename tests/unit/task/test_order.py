@@ -162,7 +162,7 @@ def latest_pair(app: hr.App, i: hr.Stream) -> None:
 
 def repeated(app: hr.App, i: hr.Stream) -> None:
     merged = i.filter(odd).merge(i.filter(pl.col("v") < 5))
-    merged.deduplicate(["k", "v"], "50ms", id="once").send_to(app.output("out"))
+    merged.deduplicate(["k", "v"], within="50ms", id="once").send_to(app.output("out"))
 
 
 def counted(app: hr.App, i: hr.Stream) -> None:

@@ -106,7 +106,7 @@ def as_of(app: hr.App, flow: hr.Stream) -> hr.Stream:
         session,
         joined,
         as_of,
-        lambda app, flow: flow.deduplicate("k", "1s", id="step"),
+        lambda app, flow: flow.deduplicate("k", within="1s", id="step"),
         lambda app, flow: flow.drop_late(),
     ],
 )

@@ -108,7 +108,7 @@ def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
     declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     rates = declared.input("rates-in", RATES, event_time="ts")
     rates.process(Seen(), id="seen")
-    once = rates.deduplicate("currency", "1s", id="once")
+    once = rates.deduplicate("currency", within="1s", id="once")
     once.window(hr.tumbling("1s"), key="currency", id="per-s").agg(n=hr.count()).sink(len)  # type: ignore[arg-type]
     with hr.streams.StreamWriter("rates-in", home=tmp_path) as writer, DrivenApp(declared) as app:
         app.start()

@@ -163,7 +163,7 @@ def computed_time(app: hr.App, lateness: str) -> None:
     moved = views.map(_set_back, columns).partition_by("k", id="views-by-k", partitions=2)
     orders = orders.map(_set_back, columns).partition_by("k", id="orders-by-k", partitions=2)
     moved.drop_late(late_to=app.output("late")).send_to(app.output("in-time"))
-    moved.deduplicate(["k", "id"], "1ms", id="once").send_to(app.output("out"))
+    moved.deduplicate(["k", "id"], within="1ms", id="once").send_to(app.output("out"))
     moved.join(orders, "k", within="30ms", how="full", id="pairs").send_to(app.output("pairs-out"))
 
 

@@ -140,15 +140,13 @@ def stream_join(
     left: tuple[Schema, Time],
     right: tuple[Schema, Time],
     *,
-    on: str | Sequence[str] | None,
+    on: str | Sequence[str],
     how: JoinHow,
     within: Within | None,
     suffix: str,
     here: Location,
 ) -> tuple[IntervalJoin, Schema, Time]:
     """The checked spec of a join within a time bound, with the schema and event time of its results."""
-    if on is None:
-        raise DeclarationError("a join of two streams needs on=", hint='write on="member"')
     _check_how(how)
     before, after = join_bounds(within)
     keys = join_keys(on, left[0], right[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -107,6 +108,9 @@ def _ttl(store: StoreSpec) -> str:
     return "" if store.ttl_ms is None else f" for {format_ms(store.ttl_ms)}"
 
 
+_WITHIN_NAMES = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
 def add_task(
     draft: Draft,
     flow_type: type[F],
@@ -120,9 +124,11 @@ def add_task(
     tables: Mapping[str, Table] | None,
     writes: str | Iterable[str],
     here: Location,
-    example: str = 'app.task(..., id="alerts")',
 ) -> dict[str, F]:
-    """Add a low-level task to the draft. Return the flow of each output, an instance of ``flow_type``."""
+    """Add a low-level task to the draft. Return the flow of each output, an instance of ``flow_type``.
+
+    Without an id, the task is named after its class: ``SpendingAlerts`` is ``spending-alerts``.
+    """
     own = _checked_task(task)
     flows = _checked_inputs(draft, inputs)
     uses = table_uses(draft, {} if tables is None else tables, writes)
@@ -130,7 +136,7 @@ def add_task(
     times = _output_times(flows, schemas, event_time, here)
     first = next(iter(flows.values()))
     letters = first._letters_to(on_error, dead_letter)
-    name = draft.claim("a task", id_, here, example)
+    name = draft.claim("a task", id_, here, _WITHIN_NAMES.sub("-", type(own).__name__).lower())
     reaching = tuple(_past_tables(flow, uses, here) for flow in flows.values())
     step = TaskStep(
         task=_copied(own),
@@ -225,7 +231,7 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
             )
         _check_store(name, store)
         # Claim the whole id, step and store: a table of that name would share its state.
-        whole = draft.claim(f"the store {attribute!r} of a task", f"{id_}.{name}", here)
+        whole = draft.claim(f"the store {attribute!r} of a task", f"{id_}.{name}", here, name)
         specs[name] = StoreSpec(whole, attribute, store.key, store.value, store.ttl_ms)
     return tuple(specs.values())
 

@@ -10,7 +10,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import Aggregate, aggregate_dtype
-from headrace.api.checks import Location, key_columns, key_parts, value_dtype
+from headrace.api.checks import Location, key_columns, value_dtype
 from headrace.api.draft import Output, check_target
 from headrace.api.operators.spec import (
     ColumnSet,
@@ -231,7 +231,7 @@ def window_step(
             hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.session("30m"), '
             'hr.windows.sliding("10s"), hr.windows.count(100) or hr.windows.global_()',
         )
-    keys = key_columns(key, schema, "window") if key is not None and key_parts(key) else ()
+    keys = () if key is None else key_columns(key, schema, "window")
     axis: TimeAxis = "processing" if timing.time == PROCESSING else "event"
     early, late, lateness_ms = _triggers(timing)
     marked = early is not None or late is not None or lateness_ms > 0
@@ -462,14 +462,9 @@ class DropLate(OperatorSpec):
         return frozenset({self.event_time.column})
 
 
-def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], within: Duration) -> Deduplicate:
+def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str] | None, within: Duration) -> Deduplicate:
     """The checked spec of ``deduplicate``."""
-    if key is not None and not key_parts(key):
-        raise DeclarationError(
-            "key= names no column, so any two messages would be duplicates",
-            hint='write key="order" or key=["shop", "order"]',
-        )
-    keys = key_columns(key, schema, "deduplicate")
+    keys = key_columns(() if key is None else key, schema, "deduplicate")
     own = next((name for name in keys if name.startswith("__")), None)
     if own is not None:
         raise DeclarationError(

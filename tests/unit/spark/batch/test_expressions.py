@@ -248,7 +248,7 @@ def test_filters_and_projections_lead_until_the_first_other_step() -> None:
     app = hr.App("pushdown")
     views = app.input("views", VIEWS, key="member", event_time="ts")
     long = views.filter(c("ms") > 5).select("member", "ts", half=c("ms") / 2).filter(c("half") < 100)
-    last = long.deduplicate("member", "1h", id="d").filter(c("half") > 10)
+    last = long.deduplicate("member", within="1h", id="d").filter(c("half") > 10)
     last.send_to(app.output("out"))
     found = leading(planned(app))
     assert [step.kind for step in found.steps] == ["filter", "select", "filter"]

@@ -23,7 +23,7 @@ Order = tuple[str | None, int | None, int]
 def once(by: str | list[str] = "order", within: Any = "10s", lateness: str = "0s") -> hr.App:
     app = hr.App("orders")
     orders = app.input("orders", ORDERS, event_time="ts", lateness=lateness)
-    orders.deduplicate(by, within, id="once").send_to(app.output("out"))
+    orders.deduplicate(by, within=within, id="once").send_to(app.output("out"))
     return app
 
 
@@ -91,7 +91,7 @@ def test_what_is_too_old_to_matter_is_forgotten() -> None:
 def test_a_date_and_time_is_an_event_time() -> None:
     app = hr.App("orders")
     orders = app.input("orders", {"order": pl.Int64, "at": pl.Datetime("us", "UTC")}, event_time="at")
-    orders.deduplicate("order", timedelta(seconds=10), id="once").send_to(app.output("out"))
+    orders.deduplicate("order", within=timedelta(seconds=10), id="once").send_to(app.output("out"))
     start = datetime(2024, 1, 1, tzinfo=UTC)
     with app.test() as t:
         t.feed("orders", [{"order": 1, "at": start + timedelta(seconds=s)} for s in (0, 9, 10)])
@@ -100,7 +100,7 @@ def test_a_date_and_time_is_an_event_time() -> None:
 
 @pytest.mark.parametrize(
     ("step", "name"),
-    [(lambda s: s.deduplicate("order", "1s", id="once"), "once"), (hr.Stream.drop_late, "drop_late-1")],
+    [(lambda s: s.deduplicate("order", within="1s", id="once"), "once"), (hr.Stream.drop_late, "drop_late-1")],
 )
 def test_a_null_event_time_is_an_error(step: Callable[[hr.Stream], hr.Stream], name: str) -> None:
     app = hr.App("orders")
@@ -116,7 +116,7 @@ def test_a_null_event_time_is_an_error(step: Callable[[hr.Stream], hr.Stream], n
 def test_streams_that_meet_there_need_like_partitions() -> None:
     app = hr.App("orders")
     left, right = (app.input(name, ORDERS, event_time="ts") for name in ("left", "right"))
-    left.merge(right).deduplicate("order", "1s", id="once").send_to(app.output("out"))
+    left.merge(right).deduplicate("order", within="1s", id="once").send_to(app.output("out"))
     with pytest.raises(hr.errors.PlanError, match=r"deduplicate 'once' .*test_deduplicate.py"):
         app.test(partitions={"left": 2, "right": 3})
 

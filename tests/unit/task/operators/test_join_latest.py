@@ -124,7 +124,6 @@ def test_what_comes_of_it_has_no_event_time_and_says_so() -> None:
     ("arguments", "message"),
     [
         ({"on": "member", "ttl": "0s", "id": "j"}, "ttl: '0s' is below 1 ms"),
-        ({"on": "member", "ttl": "1h", "id": None}, "join_latest keeps durable data, so it needs an id"),
         ({"on": "items", "ttl": "1h", "id": "j"}, "there is no column 'items'"),
         ({"on": "member", "ttl": "1h", "how": "right", "id": "j"}, "how='right' is not one of the choices"),
     ],
