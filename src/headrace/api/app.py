@@ -91,6 +91,8 @@ def _check_record_key(names: tuple[str, ...], schema: Schema, options: Mapping[s
 
 # -- app ---------------------------------------------------------------------------------------------
 _DEFAULTS = Settings()
+IDLE_TIMEOUT = "1m"
+"""Long enough for writers that restart, short enough that a partition without keys doesn't hold up a live app."""
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 
 
@@ -178,13 +180,14 @@ class Declarations:
         key: str | Sequence[str] = (),
         event_time: str | None = None,
         lateness: Duration = "0s",
-        idle_timeout: Duration | None = None,
+        idle_timeout: Duration | None = IDLE_TIMEOUT,
         system: SystemDescriptor | SystemSpec | None = None,
         physical: str | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
         start: Start = "oldest",
         broadcast: bool = False,
+        create: int | None = None,
     ) -> Stream:
         """Declare a stream that the app reads.
 
@@ -206,7 +209,8 @@ class Declarations:
         lateness
             How far a message's event time may be behind that of messages before it.
         idle_timeout
-            A partition that has received nothing for this long no longer holds windows back.
+            A partition that has received nothing for this long, by the clock, no longer holds windows back; its older
+            messages may then be late. With None, it holds them back until it receives some.
         system, physical
             The system of the stream, see ``hr.io``, and its name there. By default the app's embedded log, and
             ``name``.
@@ -219,6 +223,8 @@ class Declarations:
             (``"upcoming"``).
         broadcast
             Whether every task reads the whole stream.
+        create
+            If the stream isn't there, the start creates it with so many partitions. For streams of Headrace's own.
 
         Examples
         --------
@@ -234,6 +240,8 @@ class Declarations:
             columns = Schema.of(schema) if descriptor is None else descriptor.input_schema(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
+            if event_time is None and idle_timeout == IDLE_TIMEOUT:
+                idle_ms = None
             if event_time is None and (lateness_ms or idle_ms):
                 given = "lateness" if lateness_ms else "idle_timeout"
                 raise DeclarationError(f"{given}= needs an event time", hint="name it: event_time=")
@@ -242,11 +250,17 @@ class Declarations:
                 raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
             time = None if event_time is None else check_time_column(event_time, columns)
             one_of("start", start, Start)
+            check_partitions(create, "create")
             if descriptor is not None:
                 timed = {time.column: columns.columns[time.column]} if time else {}
                 use = InputUse(self._draft.app, self._draft.settings.home, timed, start, bool(broadcast))
                 system = descriptor.input_system(name, use)
             stream = self._stream(name, Role.SOURCE, system, physical, here)
+            if create is not None and keeps_rows(stream.system):
+                raise DeclarationError(
+                    f"create={create} is for streams of Headrace's own, and {name!r} is one of {stream.system.kind}",
+                    hint="leave it out: who writes it creates it",
+                )
             spec = replace(
                 stream,
                 schema=columns,
@@ -259,6 +273,7 @@ class Declarations:
                 broadcast=bool(broadcast),
                 slots=stream.system.slots,
                 key=input_key(key, columns, stream.system),
+                create=create,
             )
             node = self._draft.read(spec, here)
             return Stream(self._draft, node.id, columns, time)

@@ -223,7 +223,7 @@ class StreamSpec:
     """A declared stream. ``partitions`` is None if the planner or the system decides.
 
     ``slots``: its partitions are slots, and keys move between them. ``key``: the app says of an input that its writers
-    partition it by these columns.
+    partition it by these columns. ``create``: if an input isn't there, the start creates it with so many partitions.
     """
 
     id: str
@@ -242,6 +242,7 @@ class StreamSpec:
     broadcast: bool = False
     slots: bool = False
     key: tuple[str, ...] = ()
+    create: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

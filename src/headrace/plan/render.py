@@ -243,6 +243,8 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         notes.append(f"partitioned by {', '.join(stream.key)}")
     if spec.broadcast:
         notes.append("broadcast")
+    if spec.create is not None:
+        notes.append("created by the start if it isn't there")
     if spec.on_error == "skip":
         notes.append("bad messages are skipped and counted")
     if spec.dead_letter is not None:

@@ -55,8 +55,9 @@ _log = logger(__name__)
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
     """Return the facts about each stream from its system, by the stream's id; None where the stream doesn't exist.
 
-    Changes nothing. The error of a system names the stream and the line that declares it. Raises ``PlanError`` if the
-    app reads a stream that isn't there, but one of nearly the same name is.
+    An input that the start will create counts as there. Changes nothing. The error of a system names the stream and the
+    line that declares it. Raises ``PlanError`` if the app reads a stream that isn't there, but one of nearly the same
+    name is.
     """
     facts: dict[str, StreamInfo | None] = {}
     with closing(Connections()) as connections:
@@ -67,6 +68,8 @@ def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
             try:
                 admin = connections.admin(spec.system)
                 facts[id_] = admin.describe(spec.stream.name)
+                if facts[id_] is None and spec.create is not None:
+                    facts[id_] = StreamInfo(spec.stream.name, spec.create, _columns(spec), key=spec.key)
                 near = _near(spec, admin) if facts[id_] is None else None
             except HeadraceError as error:
                 error.message = f"{spec.role.value} stream {id_!r} ({spec.location}): {error.message}"
@@ -74,6 +77,10 @@ def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
             if near is not None:
                 raise missing(spec, near)
     return facts
+
+
+def _columns(spec: StreamSpec) -> dict[str, pl.DataType] | None:
+    return None if spec.schema is None else dict(spec.schema.columns)
 
 
 def _near(spec: StreamSpec, admin: Admin) -> str | None:
@@ -296,7 +303,7 @@ def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
-    """Create the intermediate streams, outputs and changelogs that don't exist yet.
+    """Create the streams that don't exist yet: intermediate ones, outputs, changelogs, and inputs with ``create=``.
 
     Raises for one that exists with another partition count, as going on would tear keys apart, and if these stages
     (default: all) write a sealed one.
@@ -306,7 +313,10 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
             if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
                 _create(connections, plan, stream)
             elif reads(plan, stream.spec.id, stages):
-                connections.admin(stream.spec.system).begin_run(stream.spec.stream.name)
+                admin, name = connections.admin(stream.spec.system), stream.spec.stream.name
+                if stream.spec.create is not None and admin.describe(name) is None:
+                    admin.create(name, stream.spec.create, _columns(stream.spec), stream.spec.key)
+                admin.begin_run(name)
         for stage in plan.stages:
             if not stages or stage.name in stages:
                 for id_ in stage.outputs:

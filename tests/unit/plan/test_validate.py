@@ -38,7 +38,7 @@ def test_a_missing_input_comes_with_the_command_that_creates_it():
     app.output("out", app.input("s", None))
     text = error_of(app)
     assert text.startswith("source 's' doesn't exist\n  at /app/pipeline.py:1: app.input(\"s\")\n")
-    assert text.endswith("hint: create it: headrace stream create s --partitions N")
+    assert text.endswith("hint: create it: headrace stream create s --partitions N, or let the start do it: create=N")
 
 
 def test_a_missing_input_of_another_name_and_a_declared_count_is_created_under_these():
@@ -46,7 +46,7 @@ def test_a_missing_input_of_another_name_and_a_declared_count_is_created_under_t
     app.output("out", app.input("s", None, partitions=3, physical="raw"))
     text = error_of(app)
     assert "source 's' (log.raw)" in text
-    assert text.endswith("headrace stream create raw --partitions 3")
+    assert text.endswith("headrace stream create raw --partitions 3, or let the start do it: create=N")
 
 
 def test_missing_files_cannot_be_created():

@@ -243,10 +243,14 @@ def test_options_of_wrong_types_are_refused_before_spark_sees_them(options: Any,
 def test_an_input_that_is_not_there_says_how_to_create_it_where_the_app_looks(
     cli: Cli, pipeline: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli("plan", pipeline).err.endswith("hint: create it: headrace stream create numbers --partitions N\n")
+    assert cli("plan", pipeline).err.endswith(
+        "hint: create it: headrace stream create numbers --partitions N, or let the start do it: create=N\n"
+    )
     monkeypatch.delenv("HEADRACE_HOME")
     said = cli("plan", pipeline).err
-    assert said.endswith(f"hint: create it: headrace stream create numbers --partitions N --home {home}\n")
+    assert said.endswith(
+        f"hint: create it: headrace stream create numbers --partitions N --home {home}, or let the start do it: create=N\n"
+    )
 
 
 def test_a_home_that_is_a_file_is_refused(cli: Cli, pipeline: Path) -> None:

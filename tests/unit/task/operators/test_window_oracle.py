@@ -227,7 +227,7 @@ def test_count_windows_are_those_of_plain_python(
     size = every + more
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS)
-    window = rows.window(hr.windows.count(size, every), key="key" if keyed else (), id="w").agg(**AGG)
+    window = rows.window(hr.windows.count(size, every), key="key" if keyed else None, id="w").agg(**AGG)
     window.send_to(app.output("out"))
     with app.test() as t:
         for step in fed:
