@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import polars as pl
@@ -63,6 +64,17 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Prints batches; ``before`` is written before each line."""
+
+    before: str
+
+    def __call__(self, batch: pl.DataFrame) -> None:
+        lines = batch.write_ndjson().splitlines()
+        print(*(self.before + line for line in lines), sep="\n", flush=True)  # noqa: T201 - that's what it is for
+
+
 class Composed(MappedFlow):
     """A flow with the operators that are composed of others."""
 
@@ -85,6 +97,24 @@ class Composed(MappedFlow):
         if self.draft.preview is None:
             raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
         return self.draft.preview(self.draft, self.node, n, sample)
+
+    def show(self, name: str = "") -> None:
+        """Print messages as they are processed, each as a line of JSON: a ``sink`` to try things out with.
+
+        They go to the standard output of the process that handles them: yours with ``--local``, a container's on Spark.
+        After a failure, some may be printed again. ``head`` needs no run.
+
+        Parameters
+        ----------
+        name
+            What to write before each line, to tell several flows apart.
+
+        Examples
+        --------
+        >>> views.filter(pl.col("ms") > 1000).show("slow")
+        """
+        with Declaring("show"):
+            self.sink(Shown(f"{name} " if name else ""))
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Call your own ``operator``: ``stream.pipe(f, x)`` is ``f(stream, x)``, for any other ``args`` and ``kwargs``.

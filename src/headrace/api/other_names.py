@@ -60,7 +60,7 @@ STREAM: Mapping[str, str] = {
     **_same("sink(function)", "foreach", "forEach", "for_each", "foreach_batch", "foreachBatch", "peek", "inspect"),
     **_same(_TASK, "stateful_map", "process_function", "transform_with_state", "transformWithState"),
     **_same(_TASK, "flatMapGroupsWithState", "mapGroupsWithState", "applyInPandasWithState"),
-    **_same(_ROWS, "collect", "show", "print", "limit", "take", "to_pandas", "toPandas", "to_dicts", "rows"),
+    **_same(_ROWS, "collect", "limit", "take", "to_pandas", "toPandas", "to_dicts", "rows"),
     **_same("app.run()", "start", "execute", "awaitTermination", "run"),
     **_same("schema.columns", "columns", "dtypes", "collect_schema"),
 }

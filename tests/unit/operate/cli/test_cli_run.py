@@ -249,7 +249,7 @@ def test_an_input_that_is_not_there_says_how_to_create_it_where_the_app_looks(
     monkeypatch.delenv("HEADRACE_HOME")
     said = cli("plan", pipeline).err
     assert said.endswith(
-        f"hint: create it: headrace stream create numbers --partitions N --home {home}, or let the start do it: create=N\n"
+        f"headrace stream create numbers --partitions N --home {home}, or let the start do it: create=N\n"
     )
 
 
