@@ -108,33 +108,34 @@ class Draft:
         self._claims[name] = _Claim(what, location)
         return name
 
-    def key_at(self, node: str) -> tuple[str, ...]:
-        """Return the columns with the key by which the messages at a node are partitioned; none if that isn't known.
+    def key_at(self, node: str) -> tuple[str, ...] | None:
+        """Return the columns with the key by which the messages at a node are partitioned; None if that isn't known.
 
+        There are no columns if all messages are in one partition.
         This serves defaults. The planner checks keys, with what it knows of streams that exist.
         """
         at = self.nodes[node]
         stream = at.operator.stream_read
         if stream is not None:
             writers = (one.operator for one in self.nodes.values() if one.operator.stream_written == stream)
-            return next((one.keys for one in writers if isinstance(one, PartitionBy)), self.streams[stream].key)
+            return next((one.keys for one in writers if isinstance(one, PartitionBy)), self.streams[stream].key or None)
         found = {self._carried(before, at) for before in at.inputs}
-        return found.pop() if len(found) == 1 else ()
+        return found.pop() if len(found) == 1 else None
 
-    def _carried(self, before: str, at: Node) -> tuple[str, ...]:
+    def _carried(self, before: str, at: Node) -> tuple[str, ...] | None:
         """Return the names under which the key of one node leaves the next."""
         keys, schema = self.key_at(before), self.nodes[before].schema
         if not keys or schema is None:
-            return ()
+            return keys
         if isinstance(at.operator, RowFunction | BatchFunction | MapAsync) and at.schema is not None:
             # The planner trusts functions to leave a key unchanged, and tasks check that they do.
             same = {name: dtype for name, dtype in at.schema.columns.items() if schema.columns.get(name) == dtype}
-            return keys if same.keys() >= set(keys) else ()
+            return keys if same.keys() >= set(keys) else None
         carried = at.operator.carried(schema)
         names = [carried.get(key, ()) for key in keys]
-        return (
-            tuple(key if key in some else some[0] for key, some in zip(keys, names, strict=True)) if all(names) else ()
-        )
+        if not all(names):
+            return None
+        return tuple(key if key in some else some[0] for key, some in zip(keys, names, strict=True))
 
     def check_free(self, stream: StreamId) -> None:
         """Raise if this stream of this system is already declared."""

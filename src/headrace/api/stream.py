@@ -79,13 +79,18 @@ class Stream(Composed):
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
     def partition_by(
-        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str | None = None, partitions: int | None = None
+        self,
+        key: str | pl.Expr | Sequence[str | pl.Expr] | None,
+        *,
+        id: str | None = None,
+        partitions: int | None = None,
     ) -> Stream:
         """Send each message through a durable stream to the partition of its key. A new stage begins there.
 
         One task then gets all messages of a key. ``key`` is one or several: column names, or expressions with new
-        names, which become columns. ``id`` names the intermediate stream, by default ``by-member``. It is durable: keep
-        it when the key changes. It has this number of ``partitions``; by default the planner decides.
+        names, which become columns. With None, all messages go to one partition, and so to one task. ``id`` names the
+        intermediate stream, by default ``by-member``. It is durable: keep it when the key changes. It has this number of
+        ``partitions``; by default the planner decides.
 
         Examples
         --------
@@ -94,6 +99,13 @@ class Stream(Composed):
         """
         with Declaring("partition_by") as here:
             check_partitions(partitions)
+            if key is None:
+                if partitions not in (None, 1):
+                    raise DeclarationError(
+                        f"partition_by(None) leads to one partition, not to {partitions}", hint="leave out partitions="
+                    )
+                id_ = self.draft.claim("partition_by", id, here, "to-one")
+                return self._through(id_, PartitionBy(id_, ()), here, partitions=1)
             keys = key_parts(key)
             stream = self._with_keys(keys, here)
             names = key_columns((key_name(key) for key in keys), stream._schema, "partition_by")
@@ -372,7 +384,9 @@ class Stream(Composed):
         if key is None or key_parts(key):
             return key
         own = self.draft.key_at(self.node)
-        if not own:
+        if own == ():
+            return None
+        if own is None:
             raise DeclarationError(
                 f"{what} needs a key, and nothing says by which key {self.node!r} is partitioned",
                 hint=f'put partition_by("member") before it, or name one: {what}(..., key="member")',

@@ -48,7 +48,7 @@ def test_the_key_of_a_flow(
     app: hr.App, views: hr.Stream, then: Callable[[hr.Stream], hr.Stream], key: tuple[str, ...]
 ) -> None:
     flow = then(views.partition_by("member"))
-    assert app._draft.key_at(flow.node) == key
+    assert app._draft.key_at(flow.node) == (key or None)
     if key:
         assert list(flow.window(hr.tumbling("1m"), id="w").agg(**COUNT).schema.columns)[: len(key)] == list(key)
     else:
@@ -64,7 +64,7 @@ def test_the_key_of_an_input(app: hr.App) -> None:
 
 def test_flows_by_different_keys_have_none(app: hr.App, views: hr.Stream) -> None:
     merged = views.partition_by("member").merge(views.partition_by("url"))
-    assert app._draft.key_at(merged.node) == ()
+    assert app._draft.key_at(merged.node) is None
 
 
 def test_joins_use_what_both_sides_are_partitioned_by(app: hr.App, views: hr.Stream) -> None:
@@ -90,3 +90,18 @@ def test_a_key_said_once_gives_the_results_of_one_said_thrice() -> None:
             return sorted(t.read("counts").rows())
 
     assert counted(said=False) == counted(said=True) != []
+
+
+def test_all_messages_in_one_partition_are_one_group() -> None:
+    app = hr.App("total")
+    app.input("views", VIEW, event_time="ts").partition_by(None).window(hr.tumbling("1s")).agg(**COUNT).send_to(
+        app.output("totals")
+    )
+    with app.test(partitions=3) as t:
+        for partition in range(3):
+            t.feed("views", [{"member": "a", "url": "/", "ts": 1 + partition}], partition=partition)
+        t.end()
+        assert t.read("totals")["n"].to_list() == [3]
+        assert t.plan.streams["to-one"].partitions == 1
+    with pytest.raises(hr.errors.DeclarationError, match="leads to one partition"):
+        hr.App("many").input("views", VIEW).partition_by(None, partitions=2)
