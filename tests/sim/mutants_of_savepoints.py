@@ -48,7 +48,7 @@ def by_the_clock_alone(self, version):
 mutant(
     "the clock passes a cut",
     "a source commits beyond the cut",
-    cadence(_timely=by_the_clock_alone),
+    cadence(timely=by_the_clock_alone),
     *BARE,
     first_seed=13,
 )

@@ -104,7 +104,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """What to do if the driver doesn't answer here, as text."""
         if self.machine.is_here:
             return "the driver has ended, or is busy or stopped; look at its output"
-        if self._is_on_its_own_machine:
+        host = urlsplit(self.url).hostname or ""
+        ip = _ip(host)
+        if ip.is_loopback if ip else host == "localhost":
             return (
                 f"it listens only on its own machine, {self.machine.host}: run the command there, or start the app "
                 "with --listen HOST, an address that other machines can reach"
@@ -114,12 +116,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             "how that name resolves here, or start the app with --advertise HOST[:PORT], an address that this machine "
             "can reach. If the driver was last seen long ago, it has died: start the app again"
         )
-
-    @property
-    def _is_on_its_own_machine(self) -> bool:
-        host = urlsplit(self.url).hostname or ""
-        ip = _ip(host)
-        return ip.is_loopback if ip else host == "localhost"
 
     @override
     def __repr__(self) -> str:  # without the token, which must not appear in tracebacks and logs

@@ -106,11 +106,11 @@ class ContainerRecord:
 
     def begin_life(self, registered: messages.Register, now_ms: float) -> None:
         """Another process has registered, which replaces the present one, if there is one."""
-        before = self.registered
-        if before is not None:
+        self.superseded = None
+        if self.registered is not None:
             self.restarts += 1
             self.restarted_ms.append(now_ms)
-        self.superseded = before.incarnation if before else None
+            self.superseded = self.registered.incarnation
         self.registered = registered
         self.seen_ms = self.born_ms = now_ms
         self.grants = {}
@@ -657,11 +657,9 @@ class Ledger:
 
     def _fenced(self, number: int, who: str) -> FencedError:
         current = self._containers[number].registered
-        by = (
-            f"attempt {current.attempt} (pid {current.pid} on {current.host}) has replaced it"
-            if current
-            else "it never registered with this run"
-        )
+        by = "it never registered with this run"
+        if current:
+            by = f"attempt {current.attempt} (pid {current.pid} on {current.host}) has replaced it"
         return FencedError(
             f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
             hint="ignore this: the older copy ends without having changed anything",

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -189,10 +190,9 @@ class Listener(WorkerThread):
     ) -> None:
         """``public`` routes need no token. A client without one is disconnected after one answer."""
         super().__init__("headrace-coordinator")
+        entry = admission or Admission(MOST_CONNECTIONS)
         try:
-            self._server = _Server(
-                host, port, token, routes, most_bytes, admission or Admission(MOST_CONNECTIONS), public, pages
-            )
+            self._server = _Server(host, port, token, routes, most_bytes, entry, public, pages)
         except OSError as error:
             raise InfrastructureError(
                 f"can't listen on {host}:{port}: {_said(error)}",
@@ -266,9 +266,8 @@ class _Server(socketserver.TCPServer):
         if crowded_out is not None:
             self._throttle.warning("connection closed: too many connections that haven't shown the token are open")
             _cut(crowded_out)
-        thread = threading.Thread(
-            target=self._serve, args=(request, client_address), name="headrace-connection", daemon=True
-        )
+        serving = partial(self._serve, request, client_address)
+        thread = threading.Thread(target=serving, name="headrace-connection", daemon=True)
         self._connections[thread] = request
         thread.start()
 
@@ -350,9 +349,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = pages.answer(visit)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
-            if not isinstance(error, HeadraceError):
-                _log.error("a page failed unexpectedly", path=url.path, error=repr(error))
-            self._refuse(_status_of(error), error)
+            self._fail("a page failed unexpectedly", error)
             return
         if isinstance(answer, Response):
             self._send(answer)
@@ -364,13 +361,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.settimeout(SLOW_S)
         self.send_response_only(HTTPStatus.OK)
-        for name, value in (
-            ("content-type", "text/event-stream"),
-            ("cache-control", "no-store"),
-            ("x-accel-buffering", "no"),
-            ("connection", "close"),
-        ):
-            self.send_header(name, value)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("cache-control", "no-store")
+        self.send_header("x-accel-buffering", "no")
+        self.send_header("connection", "close")
         self.end_headers()
         for data in events.stream:
             self.wfile.write(data)
@@ -389,9 +383,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = route(body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
-            if not isinstance(error, HeadraceError):
-                _log.error("a request failed unexpectedly", path=self.path.partition("?")[0], error=repr(error))
-            self._refuse(_status_of(error), error)
+            self._fail("a request failed unexpectedly", error)
         else:
             self._send(Response(answer) if isinstance(answer, bytes) else answer)
 
@@ -401,18 +393,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.routes[self.command, self.path]
         given = self.headers.get("authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, self.server.credentials):
-            raise _Refused(
-                HTTPStatus.UNAUTHORIZED,
-                UsageError("the token is missing or wrong", hint="it is in the address that the app has published"),
-            )
+            hint = "it is in the address that the app has published"
+            raise _Refused(HTTPStatus.UNAUTHORIZED, UsageError("the token is missing or wrong", hint=hint))
         if not self.server.showed_token(self.connection):
-            raise _Refused(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                UnavailableError(
-                    "too many connections to the coordinator are open, or this one took too long to show the token",
-                    hint="close unused connections; a container needs one or two",
-                ),
-            )
+            what = "too many connections to the coordinator are open, or this one took too long to show the token"
+            error = UnavailableError(what, hint="close unused connections; a container needs one or two")
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error)
         route = self.server.routes.get((self.command, self.path))
         if route is None:
             raise _Refused(HTTPStatus.NOT_FOUND, UsageError(f"no such route: {self.command} {self.path}"))
@@ -426,14 +412,17 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.BAD_REQUEST, ProtocolError(f"{text[:20]!r} is not a content-length"))
         length = int(text) if len(text) < 16 else self.server.most_bytes + 1
         if length > self.server.most_bytes:
-            raise _Refused(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                ProtocolError(f"a request of {text[:20]} bytes; at most {self.server.most_bytes} are accepted"),
-            )
+            what = f"a request of {text[:20]} bytes; at most {self.server.most_bytes} are accepted"
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, ProtocolError(what))
         body = self.rfile.read(length)
         if len(body) < length:
             raise ConnectionResetError("the request ended early")
         return body
+
+    def _fail(self, what: str, error: Exception) -> None:
+        if not isinstance(error, HeadraceError):
+            _log.error(what, path=self.path.partition("?")[0], error=repr(error))
+        self._refuse(_status_of(error), error)
 
     def _refuse(self, status: int, error: BaseException) -> None:
         body = encode(Refusal(error=ErrorReport.of(error, with_traceback=False)))

@@ -11,9 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -32,7 +31,7 @@ from headrace.core.ids import Offset, TaskName
 from headrace.core.log import logger
 from headrace.life.apps import all_systems
 from headrace.life.changelogs import LastCommits as Committed
-from headrace.life.changelogs import position_in
+from headrace.life.changelogs import found_in
 from headrace.life.inputs import AppInput, AppInputs
 from headrace.life.metadata import MemoryMetadata, MetadataStore
 from headrace.life.startpoints import StartpointBook, StartpointKey, fan_out
@@ -92,10 +91,7 @@ def check_none_waits(metadata: MetadataStore, app: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _InputPlace:
-    """A partition of an input in one task."""
-
+class _InputPlace(NamedTuple):
     input: AppInput
     partition: int
     task: str
@@ -326,7 +322,8 @@ class _Resolving:
         self._check_not_ended(place)
         spec = self._inputs.system(one)
         here = partial(Move, input=one.id, stream=one.stream, partition=place.partition, task=place.task)
-        position = position_in(self._committed(place.task), one, place.partition)
+        found = found_in(self._committed(place.task), one, place.partition)
+        position = None if found is None else found.offset
         inputs = self._inputs
         # A custom one may be resolvable only by the app's program, which isn't here.
         away = isinstance(point, StartpointCustom) and not inputs.declared and point.name in inputs.kinds

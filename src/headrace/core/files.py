@@ -89,8 +89,12 @@ def create_file(path: Path, data: bytes) -> bool:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file that no process reads yet. Its contents are durable; its name is once its folder is synced."""
+    _write(path, (data,))
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> None:
     with open(path, "wb", opener=open_private) as file:
-        file.write(data)
+        file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())
 
@@ -108,10 +112,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
     """Write a file from parts, complete and durable when this returns."""
-    with open(path, "wb", opener=open_private) as file:
-        file.writelines(chunks)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(path, chunks)
     sync_folder(path.parent)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -39,10 +39,15 @@ class SecretOptions:
 
     def clean(self, message: str) -> str:
         """Return a message of a third party with the values of these options replaced by ``***``."""
-        values = {value for _, value in self.pairs if len(value) > 5}  # shorter ones are switches and numbers
-        for value in sorted(values, key=len, reverse=True):
-            message = message.replace(value, _HIDDEN)
-        return message
+        return _without(
+            {value for _, value in self.pairs if len(value) > 5}, message
+        )  # others are switches and numbers
+
+
+def _without(secrets: Collection[str], message: str) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        message = message.replace(secret, _HIDDEN)
+    return message
 
 
 def is_secret(name: str) -> bool:
@@ -166,9 +171,7 @@ class SecretUrl:
 
     def clean(self, message: str) -> str:
         """Return a message of a third party with the secrets of this URL replaced by ``***``."""
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            message = message.replace(secret, _HIDDEN)
-        return message
+        return _without(self._secrets(), message)
 
     def _secrets(self) -> set[str]:
         try:

@@ -259,8 +259,8 @@ def all_systems(metadata: MetadataStore) -> Iterator[tuple[str, AppSystems]]:
     """The systems of each app and timeline that has ever run, by the names of the apps, the newest timeline first."""
     found = []
     for key, entry in metadata.scan(NAMESPACE).items():
-        app, at, timeline = key.partition("@")
-        found.append((app, -int(timeline if at else FIRST_TIMELINE), entry.value))
+        app, _, timeline = key.partition("@")
+        found.append((app, -int(timeline or FIRST_TIMELINE), entry.value))
     for app, _, data in sorted(found):
         yield app, AppSystems.decode(data, app)
 
@@ -284,11 +284,10 @@ def system_called(metadata: MetadataStore, home: Path, name: str, app: str | Non
     found: dict[str, SystemSpec] = {}
     named: set[str] = {LOG}
     for known, systems in used.items():
-        if systems is not None:
-            specs = systems.record_systems(home)
-            named |= specs.keys()
-            if (spec := specs.get(name or systems.own)) is not None:
-                found[known] = spec
+        specs = {} if systems is None else systems.record_systems(home)
+        named |= specs.keys()
+        if systems is not None and (spec := specs.get(name or systems.own)) is not None:
+            found[known] = spec
     distinct = {repr(spec): known for known, spec in found.items()}
     if len(distinct) > 1:
         one, other, *_ = sorted(distinct.values())
@@ -309,7 +308,6 @@ def known_systems(metadata: MetadataStore, home: Path) -> list[SystemSpec]:
     found = [home_log(home)]
     for app in dict(all_systems(metadata)):
         systems = latest_systems(metadata, app)
-        for spec in () if systems is None else systems.record_systems(home).values():
-            if spec not in found:
-                found.append(spec)
+        specs = () if systems is None else systems.record_systems(home).values()
+        found += [spec for spec in specs if spec not in found]
     return [found[0], *sorted(found[1:], key=lambda spec: spec.name)]

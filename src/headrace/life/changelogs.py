@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,17 +106,17 @@ class Changelogs:
 
     def last_commits(self, tasks: Iterable[TaskName]) -> dict[TaskName, ReadCommit]:
         """Return the last commit that counts of each of these tasks, if it has one."""
-        found = {task: self._last_commit(task) for task in tasks}
-        return {task: commit for task, commit in found.items() if commit is not None}
-
-    def _last_commit(self, task: TaskName) -> ReadCommit | None:
-        name = self.ssp(task).stream.name
-        info = self.admin.describe(name)
-        if info is None or task.number >= info.partitions:
-            return None
-        reading = self.read(task, self.admin.extents(name)[task.number])
-        read = reading.changelog
-        return None if read.record is None or read.local is None else ReadCommit(read.local, read.record, reading.bare)
+        found: dict[TaskName, ReadCommit] = {}
+        for task in tasks:
+            name = self.ssp(task).stream.name
+            info = self.admin.describe(name)
+            if info is None or task.number >= info.partitions:
+                continue
+            reading = self.read(task, self.admin.extents(name)[task.number])
+            read = reading.changelog
+            if read.record is not None and read.local is not None:
+                found[task] = ReadCommit(read.local, read.record, reading.bare)
+        return found
 
     def messages_wait(self, name: str, readers: Sequence[TaskName]) -> bool:
         """Return whether readers' commits leave out messages of a stream, void ones included. The app must not run."""
@@ -208,11 +209,9 @@ def stored_snapshots(store: ObjectStore, app: str, task: TaskName, timeline: int
     listing = {name.removeprefix(folder): size for name, size in store.list(folder).items()}
     complete = []
     for name in reversed(manifest_names(listing)):
-        data = store.get(folder + name)
-        if data is None:
+        if (data := store.get(folder + name)) is None:
             continue
-        manifest = read_manifest(data)
-        if manifest is None:
+        if (manifest := read_manifest(data)) is None:
             _log.warning("a snapshot in the store is damaged", folder=folder, snapshot=snapshot_of(name))
         elif manifest.whole(listing):
             complete.append(manifest)
@@ -430,31 +429,21 @@ LastCommits = Callable[[str], TaskCheckpoint | None]
 
 def committed_in(home: Path, metadata: MetadataStore, app: str) -> LastCommits:
     """What reads them from the app's home, each once."""
-    known: dict[str, TaskCheckpoint | None] = {}
 
+    @cache
     def find(task: str) -> TaskCheckpoint | None:
-        if task not in known:
-            try:
-                (known[task],) = read_checkpoints(home, metadata, app, task)
-            except UsageError:  # the app, or this task of it, has never run
-                known[task] = None
-        return known[task]
+        try:
+            return read_checkpoints(home, metadata, app, task)[0]
+        except UsageError:  # the app, or this task of it, has never run
+            return None
 
     return find
 
 
-def position_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> Offset | None:
-    """The position that a commit has in a partition of an input; None if it has none."""
-    found = found_in(checkpoint, one, partition)
-    return None if found is None else found.offset
-
-
 def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> InputPosition | None:
     """What a commit says of a partition of an input."""
-    for position in () if checkpoint is None else checkpoint.inputs:
-        if (position.stream, position.partition) == (one.kept_as, partition):
-            return position
-    return None
+    inputs = () if checkpoint is None else checkpoint.inputs
+    return next((at for at in inputs if (at.stream, at.partition) == (one.kept_as, partition)), None)
 
 
 # -- memos -------------------------------------------------------------------------------------------

@@ -98,17 +98,9 @@ class Shelf:
     def draft(self, name: str) -> Iterator[Path]:
         """Yield a new folder that becomes the savepoint ``name`` if the block succeeds, and is deleted otherwise."""
         self.check_free(name)
-        draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
-        try:
-            with writing(self.folder / name):
-                make_private_folder(draft)
-                yield draft
-                _sync_tree(draft)
-                self.check_free(name)
-                draft.rename(self.folder / name)
-                sync_folder(self.folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with _becoming(self.folder / f"{_DRAFT}{uuid.uuid4().hex}", self.folder / name) as draft:
+            yield draft
+            self.check_free(name)
 
     def delete(self, name: str) -> None:
         """Delete a savepoint. A partly deleted one doesn't count as one."""
@@ -125,6 +117,19 @@ class Shelf:
                 _log.info("deleting the draft of a killed command", folder=str(draft))
                 shutil.rmtree(draft, ignore_errors=True)
             yield
+
+
+@contextmanager
+def _becoming(draft: Path, folder: Path) -> Iterator[Path]:
+    try:
+        with writing(folder):
+            make_private_folder(draft)
+            yield draft
+            _sync_tree(draft)
+            draft.rename(folder)
+            sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
@@ -413,17 +418,11 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
     """Yield a draft of a timeline's folder, which it becomes if the block succeeds. The caller holds the lock."""
     folder = founding_folder(home, app, timeline)
     draft = folder.with_name(f".draft-{folder.name}")
-    try:
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        with writing(folder):
-            make_private_folder(draft / DONORS)
-            yield draft
-            _sync_tree(draft)
-            draft.rename(folder)
-            sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    with _becoming(draft, folder):
+        make_private_folder(draft / DONORS)
+        yield draft
 
 
 def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None:

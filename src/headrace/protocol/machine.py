@@ -29,7 +29,7 @@ from headrace.protocol.frame_judge import FrameJudge
 from headrace.protocol.frame_stamper import FrameStamper
 from headrace.protocol.instructions import Instruction
 from headrace.protocol.protocol import Decision, Phase, Step
-from headrace.protocol.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
+from headrace.protocol.record import AbortRecord, CommitRecord, LocalCheckpoint, SourceEntry
 from headrace.systems.startpoints import Order
 
 _Result = TypeVar("_Result")
@@ -48,10 +48,6 @@ class Cadence:
         """Set the wall clock. Labels are milliseconds, so they rise even if the next start has a longer interval."""
         self.clock = now_ms - now_ms % self._interval
 
-    def first_label(self, version: int, *, timer_driven: bool) -> int:
-        """Return the label after a start from the commit of ``version``."""
-        return self._timely(version) if timer_driven else version + 1
-
     def closed(self, version: int, closed: int, *, whole: bool = True) -> int:
         """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut.
 
@@ -61,12 +57,8 @@ class Cadence:
             return closed
         return min(closed, self.cut if whole else self.cut - 1)
 
-    def by_timer(self, label: int, highest: int) -> tuple[int, int]:
-        """Return the version that a timer-driven task commits, and its next label; ``highest`` is the top in use."""
-        version = max(label, highest)
-        return version, self._timely(version)
-
-    def _timely(self, version: int) -> int:
+    def timely(self, version: int) -> int:
+        """Return the label by the clock of a timer-driven task that has committed ``version``."""
         above = (version // self._interval + 1) * self._interval
         label = max(above, self.clock)
         return self.cut if self.cut is not None and version < self.cut < label else label
@@ -195,7 +187,10 @@ class TableMethods:
 
     def send_restores(self) -> Instruction:
         """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
-        self.label = self._first_label()
+        if self.ended():
+            self.label = END_VERSION
+        else:
+            self.label = self._cadence.timely(self.version) if self._timer_driven else self.version + 1
         self._stamper.label = self.label
         return instructions.SendControl(self._stamper.restores(self.version, self.label))
 
@@ -238,7 +233,9 @@ class TableMethods:
         """Report the input frames that the commit covers, which are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
-        return instructions.Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
+        return instructions.Report(
+            self.version, tuple((SSP.of(entry.stream, entry.partition), entry.offset) for entry in inputs)
+        )
 
     def release_orders(self) -> Instruction:
         """Tell the coordinator which startpoints a commit covers, so that it may delete them."""
@@ -358,7 +355,8 @@ class TableMethods:
 
     def decide_timer(self) -> None:
         """Choose the highest label in use as the version to commit, and the next label by the clock."""
-        self._commit_version, self._next_version = self._cadence.by_timer(self.label, self._judge.highest_label)
+        self._commit_version = max(self.label, self._judge.highest_label)
+        self._next_version = self._cadence.timely(self._commit_version)
 
     def decide_final(self) -> None:
         """Choose a final version that is not below any label or parent's version that it includes."""
@@ -438,16 +436,9 @@ class TableMethods:
         self._sealed = None
         self._judge.commit(self.version)
 
-    def _first_label(self) -> int:
-        return END_VERSION if self.ended() else self._cadence.first_label(self.version, timer_driven=self._timer_driven)
-
     def _record_header(self, kind: Kind, version: int) -> Header:
         self._changelog_seq += 1
         return Header(kind, self.config.producer, self.generation, version, self._changelog_seq)
-
-
-def _ssp(entry: InputEntry) -> SSP:
-    return SSP(StreamId.parse(entry.stream), entry.partition)
 
 
 # -- machine -----------------------------------------------------------------------------------------
