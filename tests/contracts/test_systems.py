@@ -9,7 +9,7 @@ from headrace.kit.contracts import check_system, system_checks
 from headrace.kit.systems import ContractError
 from headrace.systems.base import Admin, System
 from headrace.systems.log.system import LogSystem
-from headrace.systems.memory import MemoryAdmin, MemoryConsumer, MemoryProducer, MemorySystem
+from headrace.systems.memory import MemoryConsumer, MemoryProducer, MemorySystem
 
 
 @pytest.mark.parametrize("check", system_checks())
@@ -39,33 +39,29 @@ class _NeverWakes(MemoryConsumer):
         pass
 
 
-class _IsOneOff(MemoryAdmin):
+class _IsOneOff(MemorySystem):
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         return super().offset_at(ssp, time_ms + 1)
 
 
-class _AcceptsAnyOffset(MemoryAdmin):
+class _AcceptsAnyOffset(MemorySystem):
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
         pass
 
 
-class _WithoutTimes(MemoryAdmin):
+class _WithoutTimes(MemorySystem):
     """What a system has that says nothing about positions: the bodies in ``Admin``."""
 
     offset_at = Admin.offset_at
     time_of = Admin.time_of
 
 
-ADMINS = {"time": _IsOneOff, "offset": _AcceptsAnyOffset}
+SYSTEMS = {"time": _IsOneOff, "offset": _AcceptsAnyOffset}
 
 
 @pytest.mark.parametrize("check", ["positions_by_time", "times_of_a_trimmed_partition", "offsets_checked"])
 def test_a_system_without_times_keeps_the_contract(check: str) -> None:
-    class WithoutTimes(MemorySystem):
-        def admin(self) -> MemoryAdmin:
-            return _WithoutTimes(self)
-
-    system = WithoutTimes()
+    system = _WithoutTimes()
     check_system(lambda: system, only=check)
 
 
@@ -79,15 +75,12 @@ def test_a_system_without_times_keeps_the_contract(check: str) -> None:
     ],
 )
 def test_a_broken_system_is_caught(broken: str, check: str) -> None:
-    class Broken(MemorySystem):
+    class Broken(SYSTEMS.get(broken, MemorySystem)):
         def producer(self) -> MemoryProducer:
             return _LosesARecord(self) if broken == "producer" else super().producer()
 
         def consumer(self) -> MemoryConsumer:
             return _NeverWakes(self) if broken == "consumer" else super().consumer()
-
-        def admin(self) -> MemoryAdmin:
-            return ADMINS.get(broken, MemoryAdmin)(self)
 
     system: System = Broken()
     with pytest.raises(ContractError, match=check):

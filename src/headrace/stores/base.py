@@ -1,24 +1,14 @@
 """The contract of a state store, and what all stores share: changes, forms, and shares of rows.
 
-The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store reads,
-which start with a format byte. Applied in order to an empty store, they restore its contents. The local database is a
-cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from it after a
-restart. A store without a database keeps everything in memory.
+A store's part of the changelog is a series of *changes*: bytes that only the store reads, which start with a format
+byte. Applied in order to an empty store, they restore its contents. The local database is a cache of that: ``persist``
+writes what has changed since the last call, and ``attach`` continues from it after a restart. A store without a
+database keeps everything in memory. A change of a key-value store is one byte for the operation, then one Arrow IPC
+stream of two binary columns, ``key`` and ``value``; a null value means that the key was deleted.
 
-State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or to
-a *share* of it. A shuffle sends each message to the partition that the hash of its key gives. So do shares: a row
-belongs to the task to whose partition a message with the same values in the same columns would go. So what a task finds
-in its shares, which add up in any order, is what it would have kept itself.
-
-A change of a key-value store is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key``
-and ``value``; a null value means that the key was deleted. A large set of entries becomes several changes, each below
-the record size that brokers accept by default.
-
-A store keeps the *form* of its rows beside them, in the changelog and in the local database. ``misfit`` says what is in
-the way when another version of the app opens it: another kind of state, another key, a changed type. Columns may come
-and go. What an added column holds in older rows is up to the store; null, unless it says otherwise.
-
-Pure; nothing blocks.
+State moves to other tasks in the same changes, as a *share* of a store: the rows whose columns hash to a task's
+partition, as a shuffle would send them. Shares add up in any order. The *form* of a store's rows says whether another
+version of the app can open them. ``docs/design/state.md`` says more. Pure; nothing blocks.
 """
 
 from __future__ import annotations

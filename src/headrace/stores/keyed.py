@@ -1,18 +1,13 @@
 """Keyed rows: columnar state that is looked up by key, replaced, and asked for what is due.
 
-``Runs`` merges partial results without a look-up. Some operators must know what came before: sessions grow into each
-other, and a pane needs to know how many messages its window has had. They *take* the rows of a batch's keys (or the
-rows that are due), change them, and *put* them back: three columnar steps without Python per key.
+Where ``Runs`` merges partial results without a look-up, some operators must know what came before. They *take* the rows
+of a batch's keys (or the rows that are due), change them, and *put* them back: three columnar steps without Python per
+key. Rows are in *segments*, which never change, in the order of their keys' hashes, with a mask of those that are still
+alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by their keys. The hash of
+each row's key, its due columns and whether it is alive are in memory: 17 bytes a row with one due column.
 
-Rows are in *segments*: rows that never change, in the order of their keys' hashes, with a mask of those that are still
-alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by their keys. Segments of
-like size are merged (``stores.tiers``). Each batch needs some facts about every row, so these are in memory: the hash
-of its key, its due columns, and whether it is alive. That is 17 bytes a row with one due column. Of the rows themselves
-as much is in memory as there is room for (``stores.pieces``).
-
-The changelog receives the difference between one commit and the next: rows that were removed (by their identity
-columns, or because they were due) and rows that are new. On disk a segment is some values of the local database. Its
-mask is one more, so taking a few rows out of a large segment writes bits, not rows. A restart reads the manifest alone.
+The changelog receives rows that were removed (by their identity columns, or because they were due) and rows that are
+new. On disk the mask of a segment is one value, so taking a few rows out of a large segment writes bits, not rows.
 """
 
 from __future__ import annotations
@@ -169,11 +164,9 @@ class _Segment:
 
     def alive_once(self) -> Iterator[pl.DataFrame]:
         """The rows alive, for a reader that reads them once: neither they nor the facts about them stay in memory."""
-        if not self.masked:
-            return self.pieces.all(once=True)
-        return self._unmasked(self._read_mask() if self._index is None else self._index.alive)
-
-    def _unmasked(self, mask: Mask | None) -> Iterator[pl.DataFrame]:
+        mask = None
+        if self.masked:
+            mask = self._read_mask() if self._index is None else self._index.alive
         begin = 0
         for rows in self.pieces.all(once=True):
             yield rows if mask is None else rows_where(rows, pl.Series(mask[begin : begin + rows.height]))

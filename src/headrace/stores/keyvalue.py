@@ -1,16 +1,13 @@
 """Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
 
-Writes stay in an overlay until their commit is in the database. Reads look in the overlay, then in the database, and
-iteration merges both in key order. There are two overlays: ``fresh`` has the changes of the next commit, ``logged``
-those that are in the changelog but not in the database yet. A deleted key stays in an overlay with None, and hides the
-same key below. Without a database everything stays in memory.
+Writes stay in an overlay until their commit is in the database. There are two overlays: ``fresh`` has the changes of
+the next commit, ``logged`` those that are in the changelog but not in the database yet. A deleted key stays in an
+overlay with None, and hides the same key below. Without a database everything stays in memory.
 
-An entry may have a time to live: its value is stored after the time when it was put, and expires ``ttl_ms`` after that,
-in the time that ``advance`` sets. There is no index by time, which would cost a second entry for each one. Instead
-every read checks the values that it returns, and a sweep walks through all keys in a circle, as many at a time as its
-caller allows. The sweep remembers its position, and the oldest time that it has met: while no remaining entry can have
-expired, it rests. It walks through a store at most once in an eighth of the time to live, so an expired entry takes
-space a little longer than it can be read.
+With a time to live, a value is stored after the time when it was put, and expires ``ttl_ms`` after that, in the time
+that ``advance`` sets. An index by time would cost a second entry for each one. Instead every read checks the values
+that it returns, and a sweep walks through all keys in a circle, as many at a time as its caller allows, at most once in
+an eighth of the time to live. While no entry that it has met can have expired, it rests.
 
 One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads of
 either may wait for the disk.
@@ -24,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from itertools import compress, islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import polars as pl
@@ -46,6 +43,9 @@ from headrace.stores.base import (
     in_portions,
     other_kind,
 )
+
+if TYPE_CHECKING:
+    from headrace.stores.records import RecordStore
 
 _INSERTED_ONE_BY_ONE_MAX = 16
 
@@ -264,16 +264,6 @@ class Contents(Protocol):
         """Return entries as rows, for people."""
 
 
-class Ahead(Protocol):
-    """Keeps entries of a store in another form: copies of stored ones, and writes that the store doesn't have yet."""
-
-    def write(self) -> None:
-        """Write to the store what it doesn't have yet."""
-
-    def forget(self) -> None:
-        """Drop everything: the contents of the store are replaced, or expire."""
-
-
 class KeyValueReader(Protocol):
     """Reads of byte keys and values, from a store or from its committed contents."""
 
@@ -314,7 +304,8 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._before: dict[bytes, bytes | None] | None = None
         self.contents: Contents | None = None
         """What the entries mean. Without it the store can't be dealt, and its rows are bytes."""
-        self.ahead: Ahead | None = None
+        self.ahead: RecordStore | None = None
+        """Keeps entries decoded: copies of stored ones, and writes that the store doesn't have yet."""
 
     @override
     def get(self, key: bytes) -> bytes | None:

@@ -1,23 +1,19 @@
 """Pieces: how rows that never change are kept in memory and in the local database.
 
-Runs (``stores.runs``) and segments (``stores.keyed``) are many rows that are written once. They are dealt by the first
-bits of a hash of their keys, so that piece i of 2^b has the rows of pieces 2i and 2i + 1 of 2^(b+1). So any number of
-runs or segments are merged, or read to the end, one range of hashes at a time. No more rows need be in memory than such
-a range has.
+Runs (``stores.runs``) and segments (``stores.keyed``) are cut into pieces by the first bits of a hash of their keys, so
+they are merged, or read to the end, one range of hashes at a time (``docs/design/state.md``). A piece that isn't in the
+database yet is in memory, and so are others while there is room in the store's ``Kept``.
 
-A piece that isn't in the database yet is in memory. A piece that is in the database may be in memory, too, if its
-store's ``Kept`` has room. Where rows are looked up, a piece is written in *slices*, so that some rows can be read
-without the rest: some ten to a few hundred neighbouring rows, in two to four kilobytes, so that one row is read in some
-ten microseconds. (RocksDB reads a value as a whole, and the checksum of it costs the most.) All slices of a run or
-segment have one form, which is a value beside them:
+Where rows are looked up, a piece is written in *slices* of some ten to a few hundred neighbouring rows, two to four
+kilobytes, so that one row is read in some ten microseconds. (RocksDB reads a value as a whole, and the checksum of it
+costs the most.) All slices of a run or segment have one form, which is a value beside them:
 
     columns of a fixed width, one after the other | lengths u32 of each string column | the strings, by column
 
 The numbers of a column are contiguous, as many as the form's ``rows``; the last slice is padded. Integers are stored as
-the difference to the lowest one of the rows, in as few bytes as the highest difference needs: times take half as much.
-A column with nulls is preceded by one byte per row that says which values are there. Everything is little-endian. So
-slices of any number of pieces are decoded at once, without Python per row. Columns of nested types have no such form:
-their pieces are written whole.
+the difference to the lowest one of the rows, in as few bytes as the highest difference needs. A column with nulls is
+preceded by one byte per row that says which values are there. Everything is little-endian. So slices of any number of
+pieces are decoded at once, without Python per row. Pieces with columns of nested types are written whole.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from headrace.core.errors import DataError
 from headrace.rows.schema import Schema
 from headrace.rows.values import NAMES, fits, kind_of
 from headrace.stores.encoding import MISFITS, RowCodec, ScalarKeys, ScalarValues, ValueEncoding, is_packed
-from headrace.stores.keyvalue import Ahead, KeyValueStore
+from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.table import ROWS_END, SCANNED_ROWS, TableStore
 
 Row = tuple[Any, ...]
@@ -109,7 +109,7 @@ _BYTES_MAX = 8 << 20
 """The records that are kept after they were encoded. All are dropped when there are more."""
 
 
-class RecordStore(TableStore, Ahead):
+class RecordStore(TableStore):
     """Records by key. ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan`` read and write whole batches."""
 
     def __init__(self, store: KeyValueStore, key: Mapping[str, pl.DataType], value: Schema) -> None:
@@ -230,16 +230,16 @@ class RecordStore(TableStore, Ahead):
 
     # -- what the key-value store doesn't have yet
 
-    @override
     def write(self) -> None:
+        """Write to the key-value store what it doesn't have yet."""
         self._move(self._under)
         if self._trying and not self._store_tries:
             self._store_tries = True
             self.store.begin_trial()
         self._move(self._top)
 
-    @override
     def forget(self) -> None:
+        """Drop everything: the contents of the key-value store are replaced, or expire."""
         self._top.clear()
         self._under.clear()
         self._forget_copies()

@@ -1,22 +1,16 @@
 """Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
 Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
-merged when they are read, or when neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
-batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the last one.
-
-Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
-(``take_parts``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking,
-reading and merging process one range of hashes at a time, so they need little memory for any number of rows.
-
-A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records the
-time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
+merged when they are read, or when neighbours are of like size (``stores.tiers``). Adding a batch costs no Python per
+key, and a checkpoint writes only the rows that changed since the last one. Two operations are logged: ``add`` a run,
+and remove all rows with ``time <= bound``. Taking some rows of a large run records the time up to which its rows are
+gone. They are left out when the run is read, and disappear when it is merged.
 
 Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
-index in memory (``HashIndex``), so ``matching`` and ``between`` read only the slices they need. The index takes 10
-bytes a row. It has the whole hash: with half of it, 20 keys of a batch of 10,000 would match some of ten million rows
-by chance, and each would cost the reading of a piece. Times are kept in steps of 1/65,536 of the time that the run
-covers, so rows from shortly before or after the wanted time may be found, too. In the database the index is one value
-beside the run's pieces. Where it is missing, or of an unknown format, it is computed from the rows.
+index in memory (``HashIndex``), 10 bytes a row: the whole hash, since half of it would match many rows by chance, and
+the time in steps of 1/65,536 of the time that the run covers, so rows from shortly before or after the wanted time may
+be found, too. In the database the index is one value. Where it is missing, or of an unknown format, it is computed from
+the rows.
 """
 
 from __future__ import annotations

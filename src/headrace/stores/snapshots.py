@@ -1,14 +1,7 @@
 """Snapshots in an object store: where they are, what is sent, what is deleted, and what may be trimmed. Pure.
 
-A snapshot consists of objects and of a *manifest*, which is written last and names them. Three rules make that safe,
-although any number of older generations may be alive and still at work:
-
-- each object is named by the generation that wrote it, and no name is ever used for something else;
-- a manifest refers to objects of its own generation only;
-- a generation deletes what it wrote itself, and what older ones wrote only once it has two complete snapshots of its
-  own.
-
-So no generation deletes objects that a newer one needs. Names are relative to the folder of the task.
+A snapshot consists of objects and of a *manifest*, which is written last and names them. ``docs/design/snapshots.md``
+says why no generation deletes objects that a newer one needs. Names are relative to the folder of the task.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +28,6 @@ from headrace.rows.given import concat_rows
 from headrace.stores.base import (
     Share,
     StateForm,
-    StateStore,
     check_key,
     check_versions,
     conformed,
@@ -46,38 +45,6 @@ _LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
 ROWS_END = b"\x02"
 """A key that is greater than that of any row."""
 _LAYOUTS_FORMAT = 1
-
-
-class RowTable(Protocol):
-    """A table of rows by key, on disk or in memory. The task checkpoints ``store``."""
-
-    key: Columns
-    values: Columns
-
-    @property
-    def store(self) -> StateStore:
-        """The store that holds the rows."""
-
-    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Return the other columns for each row of ``keys``, in its order; nulls, and False in ``found``, if none."""
-
-    def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
-
-    def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Delete the row of each key, if there is one."""
-
-    def check(self) -> None:
-        """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
-
-    def entries(self) -> int:
-        """Return about how many rows there are."""
-
-    def advance(self, now_ms: int) -> None:
-        """Set the time, which decides what has expired."""
-
-    def sweep(self, now_ms: int, budget: int) -> int:
-        """Delete the expired rows among the next ``budget`` ones, and return how many."""
 
 
 class _Layouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +74,7 @@ class RowReader:
         self._layouts: list[ValueEncoding] = []
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Do as ``RowTable`` says."""
+        """Return the other columns for each row of ``keys``, in its order; nulls, and False in ``found``, if none."""
         check_types(self._id, keys, self.key)
         values = self._reads.get_many(self._keys.encode(keys))
         present = [value for value in values if value is not None]
@@ -244,7 +211,7 @@ class TableStore(RowReader):
         return readable(pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal"))
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Do as ``RowTable`` says."""
+        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
         check_types(self._id, rows, {**self.key, **self.values})
         if rows.height:
             encoding = self._writing()
@@ -362,7 +329,7 @@ class MemoryTable:
         )
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Do as ``RowTable`` says."""
+        """Do as ``TableStore`` does."""
         check_types(self._id, keys, self.key)
         asked, rows = self._find(keys.select(self.key.keys()))
         # asked[i] is the key that rows[i] belongs to; row_of is the reverse, with -1 for keys without a row.
@@ -401,7 +368,7 @@ class MemoryTable:
         return self.store.entries()
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Do as ``RowTable`` says."""
+        """Do as ``TableStore`` does."""
         check_types(self._id, rows, {**self.key, **self.values})
         latest = rows.select(*self.key, *self.values).unique(list(self.key), keep="last")
         self.store.take(latest.select(self.key.keys()))
@@ -450,3 +417,6 @@ class MemoryTable:
     def _expired_to(self) -> int | None:
         """The latest put time of a row that has expired; None if none can have."""
         return None if self._ttl_ms is None or self._now is None else self._now - self._ttl_ms
+
+
+RowTable = TableStore | MemoryTable

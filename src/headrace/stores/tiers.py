@@ -1,18 +1,11 @@
 """Tiers: the parts of a store, which never change once written, and are merged with neighbours of like size.
 
 ``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. When the last parts together are more than half
-as large as the one before them, all of these are merged. So the number of parts grows with the logarithm of the rows,
-and each row is rewritten a logarithmic number of times, as in a log-structured merge tree. Where rows aren't looked up,
-small parts wait for others: frequent checkpoints make many of them.
+as large as the one before them, all of these are merged, as in a log-structured merge tree. Where rows aren't looked
+up, small parts wait for others: frequent checkpoints make many of them.
 
-On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
-Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together with
-it. A restart reads the manifest alone. It has the form of the rows (``StateForm``), too. A new form is logged before
-the next rows.
-
-The rows of a store are in pieces by the hash of their keys, so what is due comes out in the order of hashes. To emit it
-in order, an operator lets time advance from stop to stop, so that a *lot* at most is due at each, and sorts the lot. If
-a single time has more rows than a lot, they come out in several lots.
+On disk a manifest, all that a restart reads, names the parts by numbers that aren't used twice, and has the form of the
+rows. It is written together with a new part. A new form is logged before the next rows.
 """
 
 from __future__ import annotations

@@ -129,7 +129,13 @@ class Sender:
         self._complete = [*others, manifest][-snapshots.SNAPSHOTS_KEPT :]
         self._others.clear()
         done(manifest)
-        yield from self._tidy()
+        names = yield from self._listing()
+        for gone in snapshots.garbage(names, self._generation, self._complete):
+            self._sent = {content: name for content, name in self._sent.items() if name not in set(gone)}
+            for first in range(0, len(gone), _DELETED_AT_ONCE):
+                paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
+                yield from self._calls.tried(partial(self._store.delete, paths))
+                _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
 
     def _begin(self, generation: int) -> None:
         """A manifest refers to objects of its own generation: what the one before has sent is copied."""
@@ -174,15 +180,6 @@ class Sender:
     def _listing(self) -> Work[dict[str, int]]:
         found = yield from self._calls.tried(partial(self._store.list, self._folder))
         return {name.removeprefix(self._folder): size for name, size in found.items()}
-
-    def _tidy(self) -> Work[None]:
-        names = yield from self._listing()
-        for gone in snapshots.garbage(names, self._generation, self._complete):
-            self._sent = {content: name for content, name in self._sent.items() if name not in set(gone)}
-            for first in range(0, len(gone), _DELETED_AT_ONCE):
-                paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
-                yield from self._calls.tried(partial(self._store.delete, paths))
-                _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
 
 
 AGAIN_MS = 30_000.0

@@ -1,13 +1,10 @@
 """A table of versions: the row of each key as of any event time, for joins by event time.
 
 The newest version of each key is a row of an ordinary table. A version that was replaced by a newer one moves to the
-*history*: runs of rows sorted by the hash of their keys and then by time. So the versions as of given times are found
-by binary search, for whole batches at once. Each version is stored under the time at which it ended, or a later one.
-It is dropped when no user of the table will ask for that time or an earlier one. So the size of the history is bounded
-by how long versions are kept, while the newest version of a key remains however old it is.
-
-A deletion is a version too: a row that says so. When it is so old that no user can ask for what came before it, the key
-is deleted altogether. Of two versions with the same key and time, the one put last counts.
+*history*: runs of rows sorted by the hash of their keys and then by time, under the time at which the version ended, or
+a later one. It is dropped when no user of the table will ask for that time or an earlier one. A deletion is a version
+too. When it is so old that no user can ask for what came before it, the key is deleted altogether. Of two versions with
+the same key and time, the one put last counts.
 
 Example: key ``a`` has the versions 1 from time 10, 2 from time 20, and a deletion from time 30. The table holds
 ``(a, since 30, gone)``, the history ``(a, 1, since 10, until 20)`` and ``(a, 2, since 20, until 30)``. As of 5 there is
@@ -60,7 +57,7 @@ class NewestRows(Protocol):
     values: Columns
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Do as ``RowTable`` says."""
+        """Do as ``RowReader`` does."""
 
 
 class Versions:

@@ -351,17 +351,13 @@ def read_stream(
         return _spark_frame(name, committed, home, system)
     if as_ in get_args(Library):
         reader = StreamReader(name, committed=committed, on_damage=on_damage, home=home, system=system)
-        return _converted(_all_rows(reader), as_)
+        tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
+        if not tables:
+            return _converted(pl.DataFrame(schema=reader.columns or {}), as_)
+        return _converted(_together(reader.stream, tables, reader.columns), as_)
     raise UsageError(
         f"read_stream: as_={as_!r} is unknown", hint=f"there are {', '.join(map(repr, get_args(Library)))}"
     )
-
-
-def _all_rows(reader: StreamReader) -> pl.DataFrame:
-    tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
-    if not tables:
-        return pl.DataFrame(schema=reader.columns or {})
-    return _together(reader.stream, tables, reader.columns)
 
 
 def _converted(rows: pl.DataFrame, library: Library) -> Any:

@@ -69,8 +69,8 @@ class _Stream:
     positions: dict[tuple[str, int], Offset] = field(default_factory=dict)
 
 
-class MemorySystem(System):
-    """Streams in memory. Tasks and tests that share streams share this object."""
+class MemorySystem(Admin, System):
+    """Streams in memory, and their admin. Tasks and tests that share streams share this object."""
 
     _named: ClassVar[dict[str, MemorySystem]] = {}
     _naming: ClassVar[threading.Lock] = threading.Lock()
@@ -94,8 +94,8 @@ class MemorySystem(System):
             cls._named.pop(name, None)
 
     @override
-    def admin(self) -> MemoryAdmin:
-        return MemoryAdmin(self)
+    def admin(self) -> MemorySystem:
+        return self
 
     @override
     def consumer(self) -> MemoryConsumer:
@@ -105,7 +105,105 @@ class MemorySystem(System):
     def producer(self) -> MemoryProducer:
         return MemoryProducer(self)
 
-    # -- for the three above; the lock is held ---------------------------------------------------------
+    @override
+    def list(self) -> builtins.list[str]:
+        with self._lock:
+            return sorted(self._streams)
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        with self._lock:
+            there = self._streams.get(check_id("stream", stream))
+            return there.info if there else None
+
+    @override
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
+    ) -> StreamInfo:
+        wanted = wanted_shape(check_id("stream", stream), partitions, columns, key)
+        with self._lock:
+            there = self._streams.get(stream)
+            if there is None:
+                there = _Stream(wanted, [_Partition() for _ in range(partitions)])
+                self._streams[stream] = there
+            return require_same_shape(there.info, wanted)
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        with self._lock:
+            there = self._stream(stream)
+            there.info = with_columns(there.info, new_columns(there.info, columns))
+            return there.info
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        wanted_shape(stream, max(partitions, 1), None)
+        with self._lock:
+            there = self._stream(stream)
+            if there.sealed and partitions > len(there.partitions):
+                what = f"stream {stream!r} is sealed, so it can't get more partitions"
+                raise StreamSealedError(what, hint="a seal is permanent: use another stream")
+            there.partitions += [_Partition() for _ in range(len(there.partitions), partitions)]
+            there.info = replace(there.info, partitions=len(there.partitions))
+            return there.info
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        with self._lock:
+            there = self._stream(stream)
+            return [
+                Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0) for part in there.partitions
+            ]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        with self._lock:
+            part = self._partition(ssp.stream.name, ssp.partition)
+            return part.oldest + bisect_left(part.times, time_ms)
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        with self._lock:
+            part = self._partition(ssp.stream.name, ssp.partition)
+            return part.times[max(0, offset - part.oldest)] if offset < part.upcoming else None
+
+    @override
+    def trimmed_ms(self, ssp: SSP) -> int | None:
+        with self._lock:
+            return self._partition(ssp.stream.name, ssp.partition).trimmed_ms
+
+    @override
+    def seal(self, stream: str) -> None:
+        with self._lock:
+            there = self._stream(stream)
+            there.sealed = True
+            self._wake({(stream, number) for number in range(len(there.partitions))})
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        with self._lock:
+            part = self._partition(ssp.stream.name, ssp.partition)
+            if before > part.upcoming:
+                raise UsageError(f"{ssp}: can't trim before {before}: the end is {part.upcoming}")
+            if before > part.oldest:
+                part.trimmed_ms = part.times[before - part.oldest - 1]
+                del part.payloads[: before - part.oldest]
+                del part.times[: before - part.oldest]
+                part.oldest = before
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        with self._lock:
+            stream = self._stream(ssp.stream.name)
+            stream.positions[check_id("group", group), ssp.partition] = position
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        with self._lock:
+            positions = self._stream(stream).positions
+            return {number: position for (name, number), position in positions.items() if name == group}
+
+    # -- the lock is held ------------------------------------------------------------------------------
     def _stream(self, name: str) -> _Stream:
         stream = self._streams.get(name)
         if stream is None:
@@ -121,111 +219,6 @@ class MemorySystem(System):
     def _wake(self, keys: set[tuple[str, int]]) -> None:
         for consumer in self._consumers:
             consumer._wake(keys)
-
-
-class MemoryAdmin(Admin):
-    """Creates, describes, seals and trims streams in memory."""
-
-    def __init__(self, system: MemorySystem) -> None:
-        self._system = system
-
-    @override
-    def list(self) -> builtins.list[str]:
-        with self._system._lock:
-            return sorted(self._system._streams)
-
-    @override
-    def describe(self, stream: str) -> StreamInfo | None:
-        with self._system._lock:
-            there = self._system._streams.get(check_id("stream", stream))
-            return there.info if there else None
-
-    @override
-    def create(
-        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
-    ) -> StreamInfo:
-        wanted = wanted_shape(check_id("stream", stream), partitions, columns, key)
-        with self._system._lock:
-            there = self._system._streams.get(stream)
-            if there is None:
-                there = _Stream(wanted, [_Partition() for _ in range(partitions)])
-                self._system._streams[stream] = there
-            return require_same_shape(there.info, wanted)
-
-    @override
-    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        with self._system._lock:
-            there = self._system._stream(stream)
-            there.info = with_columns(there.info, new_columns(there.info, columns))
-            return there.info
-
-    @override
-    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        wanted_shape(stream, max(partitions, 1), None)
-        with self._system._lock:
-            there = self._system._stream(stream)
-            if there.sealed and partitions > len(there.partitions):
-                what = f"stream {stream!r} is sealed, so it can't get more partitions"
-                raise StreamSealedError(what, hint="a seal is permanent: use another stream")
-            there.partitions += [_Partition() for _ in range(len(there.partitions), partitions)]
-            there.info = replace(there.info, partitions=len(there.partitions))
-            return there.info
-
-    @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
-        with self._system._lock:
-            there = self._system._stream(stream)
-            return [
-                Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0) for part in there.partitions
-            ]
-
-    @override
-    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
-        with self._system._lock:
-            part = self._system._partition(ssp.stream.name, ssp.partition)
-            return part.oldest + bisect_left(part.times, time_ms)
-
-    @override
-    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
-        with self._system._lock:
-            part = self._system._partition(ssp.stream.name, ssp.partition)
-            return part.times[max(0, offset - part.oldest)] if offset < part.upcoming else None
-
-    @override
-    def trimmed_ms(self, ssp: SSP) -> int | None:
-        with self._system._lock:
-            return self._system._partition(ssp.stream.name, ssp.partition).trimmed_ms
-
-    @override
-    def seal(self, stream: str) -> None:
-        with self._system._lock:
-            there = self._system._stream(stream)
-            there.sealed = True
-            self._system._wake({(stream, number) for number in range(len(there.partitions))})
-
-    @override
-    def trim(self, ssp: SSP, before: Offset) -> None:
-        with self._system._lock:
-            part = self._system._partition(ssp.stream.name, ssp.partition)
-            if before > part.upcoming:
-                raise UsageError(f"{ssp}: can't trim before {before}: the end is {part.upcoming}")
-            if before > part.oldest:
-                part.trimmed_ms = part.times[before - part.oldest - 1]
-                del part.payloads[: before - part.oldest]
-                del part.times[: before - part.oldest]
-                part.oldest = before
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        with self._system._lock:
-            stream = self._system._stream(ssp.stream.name)
-            stream.positions[check_id("group", group), ssp.partition] = position
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        with self._system._lock:
-            positions = self._system._stream(stream).positions
-            return {number: position for (name, number), position in positions.items() if name == group}
 
 
 class MemoryConsumer(RegisteringConsumer[Reading]):

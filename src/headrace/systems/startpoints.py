@@ -78,29 +78,26 @@ class StartpointCustom(_Base, frozen=True, kw_only=True, tag="custom"):
 
 def in_words(point: Startpoint) -> str:
     """Return a startpoint for people: ``oldest``, ``time 2026-01-31 12:00:00Z``, ``offset 7 until offset 4,711``."""
-    match point.until:
-        case EndOffset(offset=offset):
-            return f"{_start_in_words(point)} until offset {offset:,}"
-        case EndTime(time_ms=time_ms):
-            return f"{_start_in_words(point)} until {utc_text(time_ms)}"
-        case _:
-            return _start_in_words(point)
-
-
-def _start_in_words(point: Startpoint) -> str:
     match point:
         case StartpointSpecific(offset=offset):
-            return f"offset {offset:,}"
+            start = f"offset {offset:,}"
         case StartpointTimestamp(time_ms=time_ms, or_oldest=or_oldest):
-            return f"time {utc_text(time_ms)}{' or oldest' if or_oldest else ''}"
+            start = f"time {utc_text(time_ms)}{' or oldest' if or_oldest else ''}"
         case StartpointCustom(name=name, value=value):
-            return f"{name} {msgspec.json.encode(value).decode()}"
+            start = f"{name} {msgspec.json.encode(value).decode()}"
         case StartpointOldest():
-            return "oldest"
+            start = "oldest"
         case StartpointUpcoming():
-            return "upcoming"
+            start = "upcoming"
         case _:
             assert_never(point)
+    match point.until:
+        case EndOffset(offset=offset):
+            return f"{start} until offset {offset:,}"
+        case EndTime(time_ms=time_ms):
+            return f"{start} until {utc_text(time_ms)}"
+        case _:
+            return start
 
 
 Startpoint = StartpointSpecific | StartpointTimestamp | StartpointOldest | StartpointUpcoming | StartpointCustom

@@ -18,7 +18,7 @@ from headrace.core.errors import (
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Extent
 from headrace.systems.log.system import LogSystem
-from headrace.systems.memory import MemoryAdmin, MemorySystem
+from headrace.systems.memory import MemorySystem
 from headrace.systems.positions import CustomStartpoint, newest_time, resolve, resolve_end
 from headrace.systems.startpoints import (
     MOMENTS,
@@ -145,15 +145,15 @@ def test_the_end_of_a_range(place):
 
 
 def test_slots_have_no_end():
-    class Slots(MemoryAdmin):
+    class Slots(MemorySystem):
         def extents(self, stream):
             return [Extent(MOMENTS, MOMENTS + 5)]
 
     with pytest.raises(UnsupportedPositionError, match="its partitions are slots"):
-        resolve_end(EndTime(time_ms=5), MOMENTS, VIEWS, Slots(MemorySystem()))
+        resolve_end(EndTime(time_ms=5), MOMENTS, VIEWS, Slots())
 
 
-class Forgetful(MemoryAdmin):
+class Forgetful(MemorySystem):
     """It doesn't know when records were deleted, as a broker."""
 
     def trimmed_ms(self, ssp):
@@ -161,10 +161,9 @@ class Forgetful(MemoryAdmin):
 
 
 def test_where_nobody_knows_when_messages_were_deleted_every_time_is_refused():
-    system = MemorySystem()
-    admin = Forgetful(system)
+    admin = Forgetful()
     admin.create("views", 1)
-    producer = system.producer()
+    producer = admin.producer()
     producer.send("views", 0, b"x")
     producer.flush()
     admin.trim(VIEWS, 1)

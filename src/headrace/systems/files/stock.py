@@ -1,15 +1,12 @@
 """The files of an input: a durable list of them, and what has changed since it was written.
 
-The list says which files there are, in which partition, in which order. A position means a place in it, so it is only
-appended to. An entry is a stretch of a file: all of it, or what was appended to it since. A file that was replaced is
-listed again. The list is a file of JSON lines in the app's home: a header, entries, and a mark once the input has
-ended. Several processes use it, under a lock.
+A position means a place in the list, so it is only appended to (``docs/design/log-and-files.md``). It is a file of JSON
+lines in the app's home: a header, entries, and a mark once the input has ended. Several processes use it, under a lock.
 
 A file that has the size and the time that the list says is the same. A file that has neither is the same if its
 first and last bytes are; it has grown if it is longer and keeps its old bytes. Anything else is another file.
-
-A driver takes stock when a run begins, so all containers of the run read the same files. An input that follows its
-folder has it looked at while it is read, too, on a thread: listing a folder may take its time.
+A driver takes stock when a run begins. An input that follows its folder has it looked at while it is read, too, on a
+thread: listing a folder may take its time.
 """
 
 from __future__ import annotations

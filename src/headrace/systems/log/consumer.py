@@ -1,14 +1,12 @@
 """The reading side of the log: many partitions, one inotify instance, no waiting.
 
-The kernel queues an event for each write call of any process on this machine. A poll first drains the wake-ups and then
-looks at the files, so a write after the look causes another wake-up. A partition that was read to its end costs nothing
-until it is written again. Writers on another machine cause no event, and a stream may have been removed: twice a second
-a consumer looks at all its files.
+A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
+partition that was read to its end costs nothing until it is written again. Writers on another machine cause no event,
+and a stream may have been removed: twice a second a consumer looks at all its files.
 
-A user may have 128 inotify instances by default, so the consumers of one thread, possibly of hundreds of tasks, share
-one (``LogWakeups``). It says whose files have changed, and bounds the number of open files; twice a second some of its
-consumers look at their files, in turn. A consumer without a waiting caller looks at its files at each poll, and closes
-those that it has read to their ends.
+A user may have 128 inotify instances by default, so the consumers of one thread share one (``LogWakeups``), which also
+bounds the number of open files. A consumer without a waiting caller looks at its files at each poll, and closes those
+that it has read to their ends.
 """
 
 from __future__ import annotations
@@ -151,7 +149,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
         self._wakeups = wakeups
         self._waits = waits
         self._wakeup = FileWatcher.open() if waits and wakeups is None else None
-        self._look_at_all = False
+        self.look_at_all = False
+        """Whether the next poll checks all files."""
         self._looked_at_all = time.monotonic()
         self._failure: HeadraceError | None = None
         self._torn_before = 0
@@ -259,17 +258,13 @@ class LogConsumer(RegisteringConsumer[Watched]):
             return True
         return self._failure is not None or any(reading.look for reading in self._readings.values())
 
-    def look_at_all(self) -> None:
-        """Make the next poll check all files."""
-        self._look_at_all = True
-
     def has_news(self) -> bool:
         """Check all files now. Return whether the next poll will find something, or fail."""
         for reading in self._readings.values():
             try:
                 size = reading.file.size_there()
             except StreamNotFoundError:
-                self._look_at_all = True  # the next poll raises it
+                self.look_at_all = True  # the next poll raises it
                 return True
             reading.look |= not reading.ended and size not in (reading.position, reading.waiting_size)
         return any(reading.look for reading in self._readings.values())
@@ -277,8 +272,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
     def _note_changes(self) -> None:
         changed: set[int] | None = set()
         if self._wakeups is not None:
-            if self._look_at_all:
-                self._look_at_all, changed = False, None
+            if self.look_at_all:
+                self.look_at_all, changed = False, None
         else:
             changed = self._wakeup.drain() if self._wakeup else None
             now = time.monotonic()
@@ -411,7 +406,7 @@ class LogWakeups(Wakeups):
         if changed is None:
             self._looked = now
             for consumer in self._consumers:
-                consumer.look_at_all()
+                consumer.look_at_all = True
             return list(self._consumers)
         stirred: dict[LogConsumer, None] = {}
         for number in changed:

@@ -1,12 +1,9 @@
 """Where times are in a log partition: a sparse index in a file beside it, which writers extend and look-ups use.
 
-An entry is a claim: *all records below this offset were appended at this time or earlier*. It stays true whatever
-clocks do, so a search for a time may begin at the last entry before it, and the next entry proves that it ends soon.
-
-A writer adds an entry for the beginning of its own write call when the last entry is ``STRIDE`` bytes back or more. It
-knows its own times, and looks at the headers of what others have appended since that entry. Entries that several
-writers add at the same time are all true, and nearly in order. If the last entry is far back or damaged, writers leave
-the index alone: the next look-up reads the records, and completes or replaces it.
+An entry is a claim that stays true whatever clocks do: *all records below this offset were appended at this time or
+earlier*. A writer adds one for the beginning of its own write call when the last entry is ``STRIDE`` bytes back or
+more. It knows its own times, and looks at the headers of what others have appended since that entry. If the last entry
+is far back or damaged, writers leave the index alone: the next look-up reads the records, and completes or replaces it.
 
 An entry has a checksum with the partition's own seed, and the check of the record that it points to. So what belongs to
 another file, or to records that a crash of the machine took away, is noticed. If the index is lost, only time is lost.
@@ -90,8 +87,11 @@ class TimeIndex:
             self.append(self._entries(start, end, 0 if last is None else last.latest_ms))
 
     def renew(self, oldest: Offset, end: Offset) -> None:
-        """Replace the index by what the records say."""
-        replace_file(self.path, self._encoded(self._entries(oldest, end, 0)))
+        """Replace the index by what the records say, if the file system lets it."""
+        try:
+            replace_file(self.path, self._encoded(self._entries(oldest, end, 0)))
+        except StorageError as error:
+            _throttle.warning("can't replace a time index", index=str(self.path), reason=str(error))
 
     def _entries(self, start: Offset, end: Offset, latest_ms: int) -> list[TimeEntry]:
         entries = []
@@ -206,7 +206,7 @@ def _first_at(index: TimeIndex, file: PartitionFile, time_ms: int, oldest: Offse
     walk = (record.offset for record in file.appended(start, end) if record.time_ms >= time_ms)
     found = next(walk, end)
     if found - start > WALK_MAX:
-        _renew(index, oldest, end)
+        index.renew(oldest, end)
     return found
 
 
@@ -221,15 +221,8 @@ def _start(index: TimeIndex, time_ms: int, oldest: Offset, end: Offset) -> Offse
             "can't use a time index; reading the records instead", index=str(index.path), reason=str(error)
         )
         return oldest
-    _renew(index, oldest, end)
+    index.renew(oldest, end)
     try:
         return index.start(time_ms, oldest)
     except (_Damaged, OSError):
         return oldest
-
-
-def _renew(index: TimeIndex, oldest: Offset, end: Offset) -> None:
-    try:
-        index.renew(oldest, end)
-    except StorageError as error:
-        _throttle.warning("can't replace a time index", index=str(index.path), reason=str(error))
