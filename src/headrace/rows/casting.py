@@ -1,15 +1,13 @@
 """Casts that change no value, and the values that columns may hold. Pure.
 
-casting
-    Some casts never lose anything: widening of integers and floats, any cast from type Null, category to string, and
-    the same inside lists and structs. Others depend on the value: text to a number, bool, date or datetime; narrowing
-    of integers; between integers and floats; decimals. All other casts are refused.
+**Casting.** Some casts never lose anything: widening of integers and floats, any cast from type Null, category to
+string, and the same inside lists and structs. Others depend on the value: text to a number, bool, date or datetime;
+narrowing of integers; between integers and floats; decimals. All other casts are refused.
 
-bounds
-    Rows may hold only dates, times, durations and decimals that Python and all readers can represent. Polars computes
-    with any, but it panics, or raises what no step expects, when one beyond its own calendar is printed, written as
-    text or handed to a function; and it doesn't check the digits of sums. So such values are found where rows come in,
-    where an expression or a function makes them, and before they are written.
+**Bounds.** Rows may hold only dates, times, durations and decimals that Python and all readers can represent. Polars
+computes with any, but it panics, or raises what no step expects, when one beyond its own calendar is printed, written
+as text or handed to a function; and it doesn't check the digits of sums. So such values are found where rows come in,
+where an expression or a function makes them, and before they are written.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from headrace.core.errors import DataError
 from headrace.rows.dtypes import instantiate
 
 
-# -- casting -----------------------------------------------------------------------------------------
 class CastSafety(Enum):
     """What a cast from one type to another can do to values."""
 
@@ -47,9 +44,7 @@ _UNIT_ORDER = {"ms": 0, "us": 1, "ns": 2}
 
 def cast_column(series: pl.Series, expected: pl.DataType) -> tuple[pl.Series, list[int]]:
     """The column as ``expected``, and the indexes of the rows whose value doesn't survive: they hold arbitrary values.
-
-    Raises ``DataError`` when no cast between the two types keeps values.
-    """
+    Raises ``DataError`` when no cast between the two types keeps values."""
     found = series.dtype
     safety = cast_safety(found, expected)
     if safety is CastSafety.SAME:

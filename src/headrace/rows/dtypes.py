@@ -14,8 +14,7 @@ import polars as pl
 
 from headrace.core.errors import DataError, DeclarationError
 
-Columns = Mapping[str, pl.DataType]
-"""The names and types of columns, in order."""
+Columns = Mapping[str, pl.DataType]  # the names and types of columns, in order
 
 _PLAIN: dict[str, type[pl.DataType]] = {
     cls.__name__: cls

@@ -2,15 +2,13 @@
 
 A ``FormatSpec`` names a format: frozen data, and part of a ``SystemSpec``. All formats read many payloads at once.
 
-json
-    Each payload is one object. A missing field is null, and other fields are ignored.
+**Json.** Each payload is one object. A missing field is null, and other fields are ignored.
 
-bytes, text
-    Each payload is the only column, unchanged or as a text in UTF-8.
+**Bytes, text.** Each payload is the only column, unchanged or as a text in UTF-8.
 
-changelog
-    Records of another format, and records without a value, which delete what has their key. A column says which rows
-    are deletions. Their other columns are null, as the record says nothing more; its key is for the system to add.
+**Changelog.** Records of another format, and records without a value, which delete what has their key. A column says
+which rows are deletions. Their other columns are null, as the record says nothing more; its key is for the system to
+add.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ from headrace.rows.dtypes import Columns, written
 from headrace.rows.pieces import Parse, RowsUnreadable, readable_rows
 from headrace.rows.text import encode_lines, from_wire, readable, why_unreadable, wire_columns
 
-# -- contract ----------------------------------------------------------------------------------------
-Payload = bytes | None
-"""The value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)."""
-
+Payload = bytes | None  # the value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)
 NO_VALUE = "no value, which deletes its key; hr.io.changelog(...) reads such records"
 
 
@@ -64,10 +59,8 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The rows of the good payloads, in order; of each bad one its index and the reason, in order.
-
-    ``skipped`` are the indices of payloads that say nothing, about which no policy is asked.
-    """
+    """The rows of the good payloads, in order; of each bad one its index and the reason, in order. ``skipped`` are the
+    indices of payloads that say nothing, about which no policy is asked."""
 
     frame: pl.DataFrame
     bad: Sequence[tuple[int, str]] = ()
@@ -96,10 +89,8 @@ class Format(Protocol):
         """A decoder to rows of these columns. Raises ``DeclarationError`` if the format can't have them."""
 
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
-        """One payload for each row. Raises ``DataError`` if the format can't have the columns or a value.
-
-        None is for a row that says that its key is deleted, of formats with ``deletes``. May raise as ``decode`` does.
-        """
+        """One payload for each row. Raises ``DataError`` if the format can't have the columns or a value. None is for a
+        row that says that its key is deleted, of formats with ``deletes``. May raise as ``decode`` does."""
 
     @property
     def deletes(self) -> bool:
@@ -113,10 +104,8 @@ def decode_halving(
     parse: Callable[[Sequence[bytes]], pl.DataFrame],
     explain: Callable[[bytes, str], str],
 ) -> Decoded:
-    """Parse all payloads at once; if that fails, halve them until the bad ones are isolated. None is bad.
-
-    ``parse`` raises ``RowsUnreadable``; ``explain`` says what is wrong with one payload, given what ``parse`` said.
-    """
+    """Parse all payloads at once; if that fails, halve them until the bad ones are isolated. None is bad. ``parse``
+    raises ``RowsUnreadable``; ``explain`` says what is wrong with one payload, given what ``parse`` said."""
     if not all_values(payloads):
         return without_nulls(payloads, lambda values: decode_halving(values, columns, parse, explain))
     frames, bad = readable_rows(payloads, parse) if payloads else ([], [])
@@ -157,7 +146,6 @@ def gathered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
     return Decoded(frame[np.argsort(np.concatenate(kept))], sorted(bad), sorted(skipped))
 
 
-# -- json --------------------------------------------------------------------------------------------
 def json_parser(columns: Columns) -> Parse:
     """A parser of lines with one object each that has these columns."""
     wire = wire_columns(columns)
@@ -226,11 +214,7 @@ class _JsonDecoder(Decoder):
 
 
 _JSON_NAMES = {list: "array", str: "text", bool: "boolean", type(None): "null"}
-
-
-# -- raw ---------------------------------------------------------------------------------------------
-VALUE = "value"
-"""The column, if no schema names it."""
+VALUE = "value"  # the column, if no schema names it
 
 
 class _OneColumn(Format):
@@ -295,7 +279,6 @@ def _only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Seri
     return values
 
 
-# -- changelog ---------------------------------------------------------------------------------------
 class _ChangelogFormat(Format):
     """Records of ``inner``. ``deleted`` is the column that says which are deletions."""
 
@@ -377,7 +360,6 @@ def without_flag(columns: Columns, deleted: str) -> Columns:
     return {name: dtype for name, dtype in columns.items() if name != deleted}
 
 
-# -- opening -----------------------------------------------------------------------------------------
 GROUP = "headrace.formats"
 """The group of entry points of formats: each is a function that makes a ``Format`` of a ``FormatSpec``."""
 

@@ -34,11 +34,9 @@ Rows = pl.DataFrame | ArrowStream | Iterable[Any]
 
 
 def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collection[str] = ()) -> pl.DataFrame:
-    """Rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
-
-    Raises ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the
-    schema doesn't have. ``where`` names the stream in these errors. Columns that are ``optional`` may be missing.
-    """
+    """Rows that a user passes as a DataFrame, whose columns may still have other types than the schema's. Raises
+    ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the schema
+    doesn't have. ``where`` names the stream in these errors. Columns that are ``optional`` may be missing."""
     table = as_polars(rows)
     if isinstance(table, pl.DataFrame):
         if schema is not None:
@@ -67,7 +65,8 @@ def as_polars(given: object) -> object:
     """A DataFrame of pandas, Spark or Arrow as one of Polars; anything else unchanged."""
     if isinstance(given, pl.DataFrame | pl.Series):
         return given
-    origin = _library(given)
+    origins = [base.__module__ for base in type(given).__mro__ if base.__name__ == "DataFrame"]
+    origin = [type(given).__module__, *origins][-1].partition(".")[0]
     try:
         if origin == "pandas":
             named = any(name is not None for name in cast("Any", given).index.names)
@@ -96,11 +95,6 @@ def as_records(rows: object) -> list[Any]:
     )
 
 
-def _library(given: object) -> str:
-    origins = [base.__module__.partition(".")[0] for base in type(given).__mro__ if base.__name__ == "DataFrame"]
-    return origins[-1] if origins else type(given).__module__.partition(".")[0]
-
-
 def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Collection[str]) -> Schema:
     """The schema to read these records with: instances of any dataclass that has the columns are read as such."""
     first = records[0] if records else None
@@ -114,7 +108,6 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Col
     return Schema({name: dtype for name, dtype in schema.columns.items() if name in fields}, type(first))
 
 
-# -- rows --------------------------------------------------------------------------------------------
 def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """All rows in order, in contiguous memory: else every later operator would pay for each chunk."""
     filled = [frame for frame in frames if frame.height]
@@ -135,10 +128,7 @@ def rows_where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     return pl.DataFrame([column.filter(mask) for column in rows.get_columns()])
 
 
-# -- headers -----------------------------------------------------------------------------------------
-HEADERS = pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()}))
-"""The type of the column."""
-
+HEADERS = pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()}))  # the type of the column
 Headers = Sequence[tuple[str, bytes | None]] | None
 
 

@@ -1,24 +1,22 @@
 """From keys to partitions: a hash that never changes, and Kafka's. Pure.
 
-hashing
-    The partition of a key determines where its messages, state and changelog are, so this hash is a durable contract:
-    equal keys have equal hashes in every process and in every release. Polars' own hash promises none of that. The
-    tests hold golden values; a change to any of them breaks every existing app.
+**Hashing.** The partition of a key determines where its messages, state and changelog are, so this hash is a durable
+contract: equal keys have equal hashes in every process and in every release. Polars' own hash promises none of that.
+The tests hold golden values; a change to any of them breaks every existing app.
 
-    Each value is turned into one or more 64-bit words, and the words are mixed into one hash, a numpy column at a time:
+Each value is turned into one or more 64-bit words, and the words are mixed into one hash, a numpy column at a time:
 
-    - integers, booleans: the value as int64, so that all widths agree. Dates, datetimes, durations: int64 microseconds.
-      Times: nanoseconds of the day.
-    - floats: the bits of the float64, with one NaN and no negative zero.
-    - strings, binaries, categories: two words for the length and the first 12 bytes. Each further 8 bytes, zero-padded,
-      are mixed with their index, and these words are summed. Equal bytes have equal hashes, whatever the type.
-    - decimals: as text without trailing zeros, so that the scale doesn't matter.
-    - null: a fixed hash. A struct: its fields, combined in order.
+- integers, booleans: the value as int64, so that all widths agree. Dates, datetimes, durations: int64 microseconds.
+  Times: nanoseconds of the day.
+- floats: the bits of the float64, with one NaN and no negative zero.
+- strings, binaries, categories: two words for the length and the first 12 bytes. Each further 8 bytes, zero-padded,
+  are mixed with their index, and these words are summed. Equal bytes have equal hashes, whatever the type.
+- decimals: as text without trailing zeros, so that the scale doesn't matter.
+- null: a fixed hash. A struct: its fields, combined in order.
 
-kafka partitioning
-    Exactly Kafka's default partitioner: a key goes to the partition of its hash, murmur2, so that other programs find
-    their keys. Records without a key are spread in runs, because a broker stores one batch of a thousand records faster
-    than a thousand batches.
+**Kafka partitioning.** Exactly Kafka's default partitioner: a key goes to the partition of its hash, murmur2, so that
+other programs find their keys. Records without a key are spread in runs, because a broker stores one batch of a
+thousand records faster than a thousand batches.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from headrace.rows.given import rows_where
 # -- hashing -----------------------------------------------------------------------------------------
 Hashes = npt.NDArray[np.uint64]
 PartitionIds = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xC4CEB9FE1A85EC53)
@@ -51,8 +48,7 @@ _BLOCK = 8192
 # A string of up to 12 bytes is stored whole in its Arrow view.
 _INLINE = 12
 _WORD = 8
-_FILTERS_MAX = 4
-"""Up to so many partitions a filter for each is faster than a sort, for 2 rows and for 100,000."""
+_FILTERS_MAX = 4  # up to so many partitions a filter for each is faster than a sort, for 2 rows and for 100,000
 
 
 def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
@@ -98,9 +94,7 @@ def partition_of(df: pl.DataFrame, columns: Sequence[str], n: int) -> PartitionI
 
 def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.DataFrame]]:
     """(partition, rows) for each partition that has rows, in their order; ``ids`` is what ``partition_of`` returned.
-
-    Ids [1, 0, 1] of rows [a, b, c] give [(0, [b]), (1, [a, c])].
-    """
+    Ids [1, 0, 1] of rows [a, b, c] give [(0, [b]), (1, [a, c])]."""
     if len(ids) != df.height:
         raise ValueError(f"{len(ids)} partition ids for {df.height} rows")
     if not df.height:
@@ -179,11 +173,9 @@ def _words(series: pl.Series) -> Hashes:
 
 
 def _hash_bytes(series: pl.Series) -> Hashes:
-    """Hash strings or binaries from Arrow's 16-byte views, so a short key costs neither a copy nor a random access.
-
-    A view is the length (uint32) and 12 bytes, zero-padded. For a longer string the 12 bytes are its first 4 bytes, and
-    the buffer and offset where it is. As two little-endian words, that of "abc" is (3 | 0x636261 << 32, 0).
-    """
+    """Hash strings or binaries from Arrow's 16-byte views, so a short key costs neither a copy nor a random access. A
+    view is the length (uint32) and 12 bytes, zero-padded. For a longer string the 12 bytes are its first 4 bytes, and
+    the buffer and offset where it is. As two little-endian words, that of "abc" is (3 | 0x636261 << 32, 0)."""
     if not len(series):
         return np.empty(0, np.uint64)
     array = series.to_arrow(compat_level=pl.CompatLevel.newest())
@@ -235,10 +227,8 @@ def _only_tails(word_at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArra
 
 
 def _tail_words(word_at: Hashes, wanted: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Hashes:
-    """The zero-padded words at ``wanted``. ``last`` is where the last 8 bytes of each word's row are.
-
-    The last word of a row may reach past its end. Then the row's last 8 bytes are read instead, and shifted right.
-    """
+    """The zero-padded words at ``wanted``. ``last`` is where the last 8 bytes of each word's row are. The last word of
+    a row may reach past its end. Then the row's last 8 bytes are read instead, and shifted right."""
     address = np.minimum(wanted, last)
     words: Hashes = word_at[address] >> ((wanted - address).astype(np.uint64) << _THREE)
     return words
@@ -306,16 +296,12 @@ def _mix(words: Hashes) -> None:
 
 
 # -- kafka partitioning ------------------------------------------------------------------------------
-RUN = 500
-"""How many records without a key go to one partition before the next one gets some."""
-
+RUN = 500  # how many records without a key go to one partition before the next one gets some
 _SEED = 0x9747B28C
 _M = np.uint32(0x5BD1E995)
 _POSITIVE = np.uint32(0x7FFFFFFF)
 _MURMUR_WORD = 4
-_LONG = 256
-"""Keys with more bytes are hashed one by one: a step of whole columns doesn't pay for a few of them."""
-
+_LONG = 256  # keys with more bytes are hashed one by one: a step of whole columns doesn't pay for a few of them
 Words = npt.NDArray[np.uint32]
 Numbers = npt.NDArray[np.int64]
 
@@ -342,7 +328,9 @@ def murmur2(keys: pl.Series) -> Words:
         rows = order[np.searchsorted(sorted_lengths, at + _MURMUR_WORD) :]
         hashes[rows] = hashes[rows] * _M ^ _mixed(_murmur_words(data, starts[rows] + at))
     short = order[: np.searchsorted(sorted_lengths, _LONG + 1)]
-    hashes[short] = _finished(_with_rest(hashes[short], data, starts[short], lengths[short]))
+    some = _with_rest(hashes[short], data, starts[short], lengths[short])
+    some = (some ^ (some >> np.uint32(13))) * _M
+    hashes[short] = some ^ (some >> np.uint32(15))
     for row in order[len(short) :]:
         hashes[row] = _murmur2_of(data[starts[row] : starts[row] + lengths[row]].tobytes())
     return hashes
@@ -377,11 +365,6 @@ def _with_rest(hashes: Words, data: npt.NDArray[np.uint8], starts: Numbers, leng
 def _mixed(words: Words) -> Words:
     words = words * _M
     return (words ^ (words >> np.uint32(24))) * _M
-
-
-def _finished(hashes: Words) -> Words:
-    hashes = (hashes ^ (hashes >> np.uint32(13))) * _M
-    return hashes ^ (hashes >> np.uint32(15))
 
 
 def _murmur2_of(key: bytes) -> int:

@@ -67,11 +67,9 @@ def _require_readable(name: str, dtype: pl.DataType, df: pl.DataFrame) -> None:
 
 
 def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
-    """The rows of one Arrow IPC stream of any number of batches. They share ``data``'s memory.
-
-    ``checked``: Headrace wrote the bytes and a checksum has confirmed them, so strings and offsets aren't validated.
-    Raises ``FrameError`` when the bytes are not exactly one complete stream.
-    """
+    """The rows of one Arrow IPC stream of any number of batches. They share ``data``'s memory. ``checked``: Headrace
+    wrote the bytes and a checksum has confirmed them, so strings and offsets aren't validated. Raises ``FrameError``
+    when the bytes are not exactly one complete stream."""
     table = _read(data)
     _validate([table], data, full=not checked)
     return _as_frame(table, data, tamed=not checked)
@@ -79,9 +77,7 @@ def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
 
 def decode_runs(bodies: Sequence[Bytes], *, checked: bool = False) -> list[tuple[pl.DataFrame, list[int]]]:
     """Decode many streams at once: consecutive ones with the same columns become one table, with the height of each.
-
-    With few rows in each this takes a fraction of the time of ``decode_rows``, but errors don't say which one it is.
-    """
+    With few rows in each this takes a fraction of the time of ``decode_rows``, but errors don't say which one it is."""
     runs: list[list[pa.Table]] = []
     for body in bodies:
         table = _read(body)

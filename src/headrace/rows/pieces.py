@@ -1,20 +1,17 @@
 """Pieces of rows: what moves between stages of a batch job, what is parsed from bytes, and sorted rows. Pure.
 
-pieces
-    A batch job sorts and shuffles pieces, not rows: each is one Arrow batch of some thousand rows of a partition, in
-    order of time, with the times of the first and the last of them. So a reader who gets the pieces of a partition in
-    the order of their first times only has to hold those that overlap.
+**Pieces.** A batch job sorts and shuffles pieces, not rows: each is one Arrow batch of some thousand rows of a
+partition, in order of time, with the times of the first and the last of them. So a reader who gets the pieces of a
+partition in the order of their first times only has to hold those that overlap.
 
-row pieces
-    A block of whole rows is parsed at once. If that fails, it is halved until the bad rows are isolated, so good data
-    never pays for the search. Row numbers count lines, blank ones too (in CSV they count records, whose quotes may
-    contain line breaks; the header has no number), so a row can be found again without parsing.
+**Row pieces.** A block of whole rows is parsed at once. If that fails, it is halved until the bad rows are isolated, so
+good data never pays for the search. Row numbers count lines, blank ones too (in CSV they count records, whose quotes
+may contain line breaks; the header has no number), so a row can be found again without parsing.
 
-sorting
-    Like ``DataFrame.sort``, in a fraction of the time. Where the columns of a row fit into one number that has the same
-    order, numpy sorts these numbers. What all strings of a column have in common is left out: of "member-1042" and
-    "member-977", four bytes count. With member and time in one number, 130,000 rows take 11 ms instead of 46. Nulls,
-    floating-point numbers, nested types and strings that differ in more bytes are left to Polars.
+**Sorting.** Like ``DataFrame.sort``, in a fraction of the time. Where the columns of a row fit into one number that has
+the same order, numpy sorts these numbers. What all strings of a column have in common is left out: of "member-1042" and
+"member-977", four bytes count. With member and time in one number, 130,000 rows take 11 ms instead of 46. Nulls,
+floating-point numbers, nested types and strings that differ in more bytes are left to Polars.
 """
 
 from __future__ import annotations
@@ -108,7 +105,6 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 # -- row pieces --------------------------------------------------------------------------------------
 Parse = Callable[[bytes], pl.DataFrame]
 """Parses whole rows; raises ``RowsUnreadable`` when any is bad. Of no bytes it makes a frame without rows."""
-
 ROW_BYTES_MAX = 64 << 20
 _NEWLINE = 10
 
@@ -129,11 +125,9 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRows:
-    """Rows that follow one another; ``frame`` has the good ones.
-
-    ``skipped``: how many row numbers before them have no row (blank lines). ``span``: how many they cover, bad rows
-    included. ``bytes``: about how much memory the good rows take, if that is known.
-    """
+    """Rows that follow one another; ``frame`` has the good ones. ``skipped``: how many row numbers before them have no
+    row (blank lines). ``span``: how many they cover, bad rows included. ``bytes``: about how much memory the good rows
+    take, if that is known."""
 
     frame: pl.DataFrame
     span: int
@@ -221,9 +215,7 @@ def _halve(
 
 # -- sorting -----------------------------------------------------------------------------------------
 Words = npt.NDArray[np.uint64]
-
-_ROWS_MIN = 4096
-"""Polars sorts fewer rows as fast, and a single column of numbers faster."""
+_ROWS_MIN = 4096  # Polars sorts fewer rows as fast, and a single column of numbers faster
 _SAMPLE = 32
 _WORD_BITS, _WORD_BYTES = 64, 8
 _SIGN = np.uint64(1 << _WORD_BITS - 1)

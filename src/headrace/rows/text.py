@@ -1,19 +1,16 @@
 """Rows as text: JSON lines and CSV, and the types that text parsers read reliably.
 
-wire
-    The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read as a
-    wide type and cast, strictly: a number that doesn't fit makes its row a bad one. Binary values are base64, as in all
-    other text.
+**Wire.** The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read
+as a wide type and cast, strictly: a number that doesn't fit makes its row a bad one. Binary values are base64, as in
+all other text.
 
-json lines
-    What is written, for people and for other programs. Values that JSON has no type for become text: binary as base64,
-    times as ISO 8601, decimals as digits. NaN and the infinities become null.
+**Json lines.** What is written, for people and for other programs. Values that JSON has no type for become text: binary
+as base64, times as ISO 8601, decimals as digits. NaN and the infinities become null.
 
-json rows
-    What is read, strictly: what ``encode_lines`` writes, and what people write by hand. A line is one object whose
-    fields are columns. A missing field is null. A field that the columns don't have is refused, since it may be a typo.
-    Types are strict: 1.5 isn't an integer, and "1" isn't a number. Inputs of JSON, in files or brokers, are read with
-    Polars instead (``rows.formats``), which takes what other programs write.
+**Json rows.** What is read, strictly: what ``encode_lines`` writes, and what people write by hand. A line is one object
+whose fields are columns. A missing field is null. A field that the columns don't have is refused, since it may be a
+typo. Types are strict: 1.5 isn't an integer, and "1" isn't a number. Inputs of JSON, in files or brokers, are read with
+Polars instead (``rows.formats``), which takes what other programs write.
 """
 
 from __future__ import annotations
@@ -182,7 +179,6 @@ def _encoding(name: str) -> str:
         raise DeclarationError(f"encoding={name!r} isn't known", hint='write "utf-8" or "latin-1"') from error
 
 
-# -- json lines --------------------------------------------------------------------------------------
 def encode_lines(df: pl.DataFrame) -> bytes:
     """The rows as JSON lines, one object a line."""
     out = io.BytesIO()
@@ -206,7 +202,6 @@ def _spelled(values: pl.Expr, dtype: Any) -> pl.Expr:
     return values.struct.with_fields(_spelled(pl.field(field.name), field.dtype) for field in dtype.fields)
 
 
-# -- json rows ---------------------------------------------------------------------------------------
 class JsonRows:
     """Decodes lines for one set of columns."""
 

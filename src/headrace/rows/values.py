@@ -1,13 +1,11 @@
 """Columns of Python objects, and of Arrow data from other programs. Pure.
 
-plain values
-    Conditions under which a Python value surely fits a column, as source text for functions that are compiled. Such a
-    value is immutable, and a column of this type returns an equal one of the same type.
+**Plain values.** Conditions under which a Python value surely fits a column, as source text for functions that are
+compiled. Such a value is immutable, and a column of this type returns an equal one of the same type.
 
-wild views
-    What the view of a null in an Arrow array says is undefined: PyArrow doesn't look at it, and Polars follows it,
-    which ends the process if it leads nowhere. Such views are rare, and legal. So columns that have one are copied
-    value by value.
+**Wild views.** What the view of a null in an Arrow array says is undefined: PyArrow doesn't look at it, and Polars
+follows it, which ends the process if it leads nowhere. Such views are rare, and legal. So columns that have one are
+copied value by value.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from typing_extensions import override
 from headrace.rows.dtypes import instantiate
 
 
-# -- values ------------------------------------------------------------------------------------------
 class UnfitError(ValueError):
     """A value can't be one of a column's type. The message says why."""
 
@@ -102,11 +99,9 @@ _MADE_AT_ONCE = frozenset(
 
 
 class _Values(list[Any]):
-    """Values that are looked at for decimals only if one of them isn't of the right type: that takes a while.
-
-    Polars goes over them to find the first one that isn't null, and to make the column. If that fails, it goes over
-    them again to take them as objects of any type, and then it would panic.
-    """
+    """Values that are looked at for decimals only if one of them isn't of the right type: that takes a while. Polars
+    goes over them to find the first one that isn't null, and to make the column. If that fails, it goes over them again
+    to take them as objects of any type, and then it would panic."""
 
     def __init__(self, values: Sequence[Any], dtype: pl.DataType) -> None:
         super().__init__(values)

@@ -1,30 +1,26 @@
 """Tasks that get all of their input at once, in order of event time: the heart of a batch job, without Spark.
 
-merging
-    The pieces of a task come in the order of their first times, so rows older than the newest piece are complete. They
-    leave as *runs*: rows of one partition, in the order that the stage needs (``plan.chain_plan.BatchOrder``). If order
-    holds between partitions, a run ends where another partition has an older row. Pure.
+**Merging.** The pieces of a task come in the order of their first times, so rows older than the newest piece are
+complete. They leave as *runs*: rows of one partition, in the order that the stage needs
+(``plan.chain_plan.BatchOrder``). If order holds between partitions, a run ends where another partition has an older
+row. Pure.
 
-notes
-    Messages between the parts of a job, as pieces without rows, which travel among the others. ``Said``, the progress
-    of a partition, comes before any of its rows. Notes for the driver are passed on by the tasks downstream, so it gets
-    only those of attempts whose results count. Pure.
+**Notes.** Messages between the parts of a job, as pieces without rows, which travel among the others. ``Said``, the
+progress of a partition, comes before any of its rows. Notes for the driver are passed on by the tasks downstream, so it
+gets only those of attempts whose results count. Pure.
 
-reading
-    Reads a source partition from its beginning to its end, or to an offset that was set before. Rows are checked as in
-    a live run. From another app's streams, only committed frames are read.
+**Reading.** Reads a source partition from its beginning to its end, or to an offset that was set before. Rows are
+checked as in a live run. From another app's streams, only committed frames are read.
 
-seam
-    Where a job (a backfill) stops and a live run continues. Tasks don't end there. Event time stops where a live task
-    would be at these positions: at the lowest of the partitions' watermarks. So open windows stay open. Each task
-    leaves its state and a commit, as for a savepoint.
+**Seam.** Where a job (a backfill) stops and a live run continues. Tasks don't end there. Event time stops where a live
+task would be at these positions: at the lowest of the partitions' watermarks. So open windows stay open. Each task
+leaves its state and a commit, as for a savepoint.
 
-fed task
-    The operators of a live task, fed with runs. Watermarks follow from the order, so no message is late, windows close
-    as soon as they are over, and little state is held. Only a stage that uses another time than its input's stays
-    behind by the lateness of the sources. State that doesn't fit into memory goes to a database. There is no changelog:
-    if the process dies, Spark feeds another task from the start. The wall clock stands still at the job's beginning:
-    work that is due by it happens at the end, or never.
+**Fed task.** The operators of a live task, fed with runs. Watermarks follow from the order, so no message is late,
+windows close as soon as they are over, and little state is held. Only a stage that uses another time than its input's
+stays behind by the lateness of the sources. State that doesn't fit into memory goes to a database. There is no
+changelog: if the process dies, Spark feeds another task from the start. The wall clock stands still at the job's
+beginning: work that is due by it happens at the end, or never.
 """
 
 from __future__ import annotations
@@ -93,15 +89,12 @@ class Merging:
     """The pieces of one task that have been read and not yet handed out."""
 
     def __init__(self, order: BatchOrder, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
-        """Of rows of equal time, those of the partition with the lowest of ``ranks`` come first.
-
-        ``enough``: how many rows are held before it is worth while to look for complete ones.
-        """
+        """Of rows of equal time, those of the partition with the lowest of ``ranks`` come first. ``enough``: how many
+        rows are held before it is worth while to look for complete ones."""
         self._order = order
         self._ranks = ranks
         self._held: dict[SSP, list[pl.DataFrame]] = {}
-        self.held = 0
-        """How many rows are held."""
+        self.held = 0  # how many rows are held
         self._least = self._enough = enough
         self._newest: int | None = None
 
@@ -160,7 +153,6 @@ def _alternating(ready: Mapping[SSP, pl.DataFrame], *, watched: bool) -> Iterato
 # -- notes -------------------------------------------------------------------------------------------
 LEFT, COUNTED = ":left", ":counted"
 """In place of a stream: the piece is a ``Left``, or has counters. No stream's id has a colon."""
-
 FOR_DRIVER = (LEFT, COUNTED)
 
 
@@ -213,10 +205,8 @@ HELD_ROWS = 1 << 18
 
 
 class PieceWriter(Port):
-    """Where the results of a task leave it in a batch job; ``take`` returns the pieces that are complete.
-
-    They are cut in order of time; rows without event time keep their order. Who runs the job publishes a sink's rows.
-    """
+    """Where the results of a task leave it in a batch job; ``take`` returns the pieces that are complete. They are cut
+    in order of time; rows without event time keep their order. Who runs the job publishes a sink's rows."""
 
     def __init__(self, graph: Graph, streams: Mapping[str, StreamPlan], writer: str, number: int = 0) -> None:
         """``streams`` are those that may be written. ``number`` is the partition of rows without keys."""
@@ -279,8 +269,7 @@ def _time_of(graph: Graph, stream: str) -> pl.Expr:
 
 
 # -- reading -----------------------------------------------------------------------------------------
-WAIT_MS_MAX = 60_000
-"""How long a partition may have nothing to read before its end is reached."""
+WAIT_MS_MAX = 60_000  # how long a partition may have nothing to read before its end is reached
 
 
 class Reading:
@@ -390,13 +379,10 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
         )
 
 
-# -- seam --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Where tasks commit ``version``, and leave their state below ``folder``, which all of them can reach.
-
-    ``given`` are the source partitions that aren't read, because their history comes from elsewhere.
-    """
+    """Where tasks commit ``version``, and leave their state below ``folder``, which all of them can reach. ``given``
+    are the source partitions that aren't read, because their history comes from elsewhere."""
 
     version: int
     folder: str
@@ -411,11 +397,8 @@ class Seam:
 
 
 # -- fed task ----------------------------------------------------------------------------------------
-SPILL_ROWS = 1 << 20
-"""After how many rows state goes from memory to the database."""
-
-WAIT_S_MAX = 600.0
-"""How long to wait for a call of the app's that doesn't answer, if it has no timeout of its own."""
+SPILL_ROWS = 1 << 20  # after how many rows state goes from memory to the database
+WAIT_S_MAX = 600.0  # how long to wait for a call of the app's that doesn't answer, if it has no timeout of its own
 
 
 class FedTask:

@@ -30,12 +30,8 @@ from headrace.core.calls import Calling, TokenBucket, is_async
 from headrace.core.errors import HeadraceError
 from headrace.core.log import Throttle, logger
 
-# -- lanes -------------------------------------------------------------------------------------------
-CLOSE_S_MAX = 5.0
-"""How long closing waits for the event loop, which a user's function may block."""
-
+CLOSE_S_MAX = 5.0  # how long closing waits for the event loop, which a user's function may block
 _log = logger(__name__)
-
 Argument = TypeVar("Argument")
 
 
@@ -53,14 +49,11 @@ class Done:
 class Tally:
     """What a lane has done so far. The event loop's thread counts, any thread may read."""
 
-    calls: int = 0
-    """Calls that have ended, with a result or an error."""
-    ms: float = 0.0
-    """How long they took in all, with pauses between attempts, without the time before they started."""
+    calls: int = 0  # calls that have ended, with a result or an error
+    ms: float = 0.0  # how long they took in all, with pauses between attempts, without the time before they started
     retries: int = 0
     timeouts: int = 0
-    failures: int = 0
-    """Calls that failed in the last attempt."""
+    failures: int = 0  # calls that failed in the last attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +161,9 @@ class Lane(Generic[Argument]):
         self.tally = Tally()
         self._throttle = Throttle(_log)
         self._warned = False
-        self.unfinished = 0
-        """Calls that were put in and whose outcome wasn't taken yet."""
-        self.failing = 0
-        """The number of attempts that have failed in a row."""
-        self.trouble: str | None = None
-        """Why the last attempt of some call failed, until one succeeds."""
+        self.unfinished = 0  # calls that were put in and whose outcome wasn't taken yet
+        self.failing = 0  # the number of attempts that have failed in a row
+        self.trouble: str | None = None  # why the last attempt of some call failed, until one succeeds
 
     def put(self, calls: Iterable[tuple[int, Argument]]) -> None:
         """Call the function for each argument. The caller's places identify the outcomes."""
@@ -339,7 +329,6 @@ class Threads:
             work()
 
 
-# -- reorder queue -----------------------------------------------------------------------------------
 Result = TypeVar("Result")
 
 
@@ -351,10 +340,8 @@ class ReorderQueue(Generic[Result]):
         self._next = 0
         self._left = 0
         """The number of results that have left. All of them were before the first queued watermark."""
-        self._come: dict[int, Result] = {}
-        """Results that haven't left, by place, in the order in which they arrived."""
-        self._marks: deque[tuple[int, int]] = deque()
-        """The queued watermarks, each with the number of places before it."""
+        self._come: dict[int, Result] = {}  # results that haven't left, by place, in the order in which they arrived
+        self._marks: deque[tuple[int, int]] = deque()  # the queued watermarks, each with the number of places before it
 
     def __len__(self) -> int:
         """The number of places whose results haven't left."""

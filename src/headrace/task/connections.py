@@ -37,8 +37,7 @@ from headrace.systems.startpoints import is_moment
 from headrace.task.calls import Calls
 from headrace.task.scope import AtWork
 
-COUNT_BYTES_MAX = 64 << 20
-"""Messages are counted by reading them; beyond this many bytes of a partition they aren't."""
+COUNT_BYTES_MAX = 64 << 20  # messages are counted by reading them; beyond this many bytes of a partition they aren't
 _POLL_BYTES = 4 << 20
 _log = logger(__name__)
 

@@ -38,7 +38,6 @@ OBSERVE_SHARE = 0.01
 OBSERVE_MS_MAX = 2000.0
 """How often the tasks' status is published, in this share of a processor unless it is due because of its age."""
 DRAIN_PAUSE_MS = 2.0
-
 Observe = Callable[[Sequence[TaskHost]], None]
 Directions = tuple[int, int, Mapping[str, SlotOrders]]
 """A task's generation, the number of its orders, and the orders for its slots, by slot as text."""
@@ -93,11 +92,9 @@ class Container:
         keep: Callable[[Work | None], None] = lambda work: None,
         report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation and orders, at its start and at each rollback.
-
-        ``keep`` receives each call of the app's own code when it begins, and None when it ends. ``report`` reports the
-        outcome of orders to the coordinator.
-        """
+        """``next_generation`` issues a task's next generation and orders, at its start and at each rollback. ``keep``
+        receives each call of the app's own code when it begins, and None when it ends. ``report`` reports the outcome
+        of orders to the coordinator."""
         self._clock = clock
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
@@ -170,10 +167,8 @@ class Container:
         return self._draining and not self.stopped
 
     def run(self, observe: Observe | None = None) -> None:
-        """Run the loop until all tasks have finished, or until ``drain`` or ``stop``.
-
-        ``observe`` is called a few times a second, on this thread, to publish the tasks' status.
-        """
+        """Run the loop until all tasks have finished, or until ``drain`` or ``stop``. ``observe`` is called a few times
+        a second, on this thread, to publish the tasks' status."""
         self._observe = observe
         selector = selectors.DefaultSelector()
         try:

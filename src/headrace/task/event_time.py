@@ -1,25 +1,23 @@
 """Event time: watermarks, idle inputs, ends, and time columns.
 
-columns
-    Operators reckon in whole milliseconds, and watermarks and the bounds of windows are such: a time is before one of
-    them if and only if its millisecond is. What compares times of messages with each other must look at the rest, too.
+**Columns.** Operators reckon in whole milliseconds, and watermarks and the bounds of windows are such: a time is before
+one of them if and only if its millisecond is. What compares times of messages with each other must look at the rest,
+too.
 
-limits
-    Event times are in the years 1000 to 8999. So time plus a window's size still fits into 64 bits, and into Python's
-    ``datetime``. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and -2^63 (not a time) are outside: as event
-    times they would close every window, or be late for all. A ``Datetime`` of nanoseconds holds only 1677 to 2262.
+**Limits.** Event times are in the years 1000 to 8999. So time plus a window's size still fits into 64 bits, and into
+Python's ``datetime``. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and -2^63 (not a time) are outside: as
+event times they would close every window, or be late for all. A ``Datetime`` of nanoseconds holds only 1677 to 2262.
 
-watermark
-    A ``Progress`` says how far event time has come. One rule, ``combined``, applies at every level: the tasks that
-    write a partition (``PartitionTime``), the partitions of an input stream (``InputTimes``), the inputs of an
-    operator, the operators that write a stream. A watermark W means that no message older than W will arrive. It never
-    decreases, and parts that have ended or are idle don't hold it back. Pure, saved and restored with checkpoints.
+**Watermark.** A ``Progress`` says how far event time has come. One rule, ``combined``, applies at every level: the
+tasks that write a partition (``PartitionTime``), the partitions of an input stream (``InputTimes``), the inputs of an
+operator, the operators that write a stream. A watermark W means that no message older than W will arrive. It never
+decreases, and parts that have ended or are idle don't hold it back. Pure, saved and restored with checkpoints.
 
-    **Idleness starts at a source, and travels.** A task is idle if it hears only of idle sources and keeps nothing that
-    a later watermark would emit. When a source wakes, the news reaches the tasks behind it one after the other. The
-    first to hear goes on, and its readers must not follow it before the others have heard: what they will emit isn't
-    late. So each progress says what it has ``heard`` of the sources behind it. An idle part isn't waited for only while
-    all parts have heard the same of the sources that they share. If not, the news is on its way, so the wait is short.
+**Idleness starts at a source, and travels.** A task is idle if it hears only of idle sources and keeps nothing that a
+later watermark would emit. When a source wakes, the news reaches the tasks behind it one after the other. The first to
+hear goes on, and its readers must not follow it before the others have heard: what they will emit isn't late. So each
+progress says what it has ``heard`` of the sources behind it. An idle part isn't waited for only while all parts have
+heard the same of the sources that they share. If not, the news is on its way, so the wait is short.
 """
 
 from __future__ import annotations
@@ -203,28 +201,19 @@ def _moment(number: int, dtype: pl.Datetime) -> str:
 
 
 # -- watermark ---------------------------------------------------------------------------------------
-NEVER = -(2**63)
-"""No watermark yet."""
-FOREVER = 2**63 - 1
-"""Later than any event time."""
-
+NEVER = -(2**63)  # no watermark yet
+FOREVER = 2**63 - 1  # later than any event time
 TIMES_FORMAT = 4
-
 AWAKE, OVER = None, FOREVER
 """What is known of a source instead of the watermark with which it is idle: it isn't, or it has ended."""
-
-Heard = Mapping[str, int | None]
-"""What is known of sources that can fall idle, by their ids."""
-
+Heard = Mapping[str, int | None]  # what is known of sources that can fall idle, by their ids
 NOTHING_HEARD: Heard = {}
 
 
 class Progress(NamedTuple):
-    """The progress of event time in a partition, in a stream, or at an operator.
-
-    What is idle sends nothing at present, and promises nothing. ``heard`` is of the sources of which all tasks of the
-    stage hear alike, through intermediate streams, ``own`` of the source partitions that only this task reads.
-    """
+    """The progress of event time in a partition, in a stream, or at an operator. What is idle sends nothing at present,
+    and promises nothing. ``heard`` is of the sources of which all tasks of the stage hear alike, through intermediate
+    streams, ``own`` of the source partitions that only this task reads."""
 
     watermark: int = NEVER
     idle: bool = False
@@ -242,17 +231,13 @@ class Progress(NamedTuple):
         return Progress(self.watermark, False, True, dict.fromkeys(self.heard, OVER), dict.fromkeys(self.own, OVER))
 
 
-UNHEARD = Progress()
-"""Nothing is known yet: it is waited for."""
+UNHEARD = Progress()  # nothing is known yet: it is waited for
 
 
 def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
-    """The combined progress of these parts; ``before`` is the former watermark.
-
-    The watermark is the lowest of the parts that send, or the highest of all if none does. Without parts, nothing more
-    can arrive. An idle part that has heard something else of a source than another part counts as sending: it will hear
-    and then send.
-    """
+    """The combined progress of these parts; ``before`` is the former watermark. The watermark is the lowest of the
+    parts that send, or the highest of all if none does. Without parts, nothing more can arrive. An idle part that has
+    heard something else of a source than another part counts as sending: it will hear and then send."""
     parts = tuple(parts)
     heard, disputed = _agreed(parts)
     lowest, highest, idle, ended = FOREVER, before, True, True
@@ -298,8 +283,7 @@ def _of_both(one: int | None, other: int | None) -> int | None:
     return min(one, other) if OVER in (one, other) else max(one, other)
 
 
-NOTHING = combined(())
-"""The progress of an empty set of parts: it has ended."""
+NOTHING = combined(())  # the progress of an empty set of parts: it has ended
 
 
 class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -314,11 +298,9 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of a task's bookkeeping. All keys are the stored names.
-
-    ``operators`` are those with state. ``ended_operators`` have emitted what was open at their end. ``ended_streams``
-    are the intermediate streams whose end this task has written.
-    """
+    """The durable form of a task's bookkeeping. All keys are the stored names. ``operators`` are those with state.
+    ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the intermediate streams whose
+    end this task has written."""
 
     format: int = TIMES_FORMAT
     watermark: int
@@ -351,11 +333,9 @@ _DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:
-    """Event time and end of one input partition; ``writers`` are the numbers of tasks of the stages that write it.
-
-    A source has no writers. If it is a slot, its time is that of its shards. A stage may get more tasks while its
-    readers run, so the highest number counts that its messages state.
-    """
+    """Event time and end of one input partition; ``writers`` are the numbers of tasks of the stages that write it. A
+    source has no writers. If it is a slot, its time is that of its shards. A stage may get more tasks while its readers
+    run, so the highest number counts that its messages state."""
 
     __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_source", "_tasks", "progress", "ssp")
 
@@ -406,9 +386,7 @@ class PartitionTime:
 
     def has_shards(self, shards: Collection[str], holding: Collection[str] = ()) -> None:
         """It is a slot, and has these shards now. A new one begins at the slot's watermark; without any it is idle.
-
-        Shards that are ``holding`` wait for the progress of others, and never fall idle.
-        """
+        Shards that are ``holding`` wait for the progress of others, and never fall idle."""
         known, new = self._shards or self._saved_shards, Progress(self.progress.watermark)
         self._saved_shards = {}
         self._holding = frozenset(holding)
@@ -534,11 +512,9 @@ class PartitionTime:
         )
 
     def load(self, saved: PartitionCheckpoint) -> None:
-        """Restore what ``save`` returned. The plan may have changed: it says which tasks write the partition now.
-
-        The watermark waits for tasks that are new since then. A source that was idle may have messages by now, so it
-        isn't idle until it has been silent for its timeout again.
-        """
+        """Restore what ``save`` returned. The plan may have changed: it says which tasks write the partition now. The
+        watermark waits for tasks that are new since then. A source that was idle may have messages by now, so it isn't
+        idle until it has been silent for its timeout again."""
         if not self._counts:
             self.progress = saved.progress.woken()
             self._saved_shards = {shard: progress.woken() for shard, progress in saved.shards.items()}
@@ -567,10 +543,8 @@ class InputTimes:
         return self.partitions[ssp]
 
     def wake(self, ssp: SSP, shard: str = "") -> None:
-        """Messages have arrived. If the partition was idle, that is news, even if it is idle again by the next turn.
-
-        An operator may keep something since, and isn't idle then.
-        """
+        """Messages have arrived. If the partition was idle, that is news, even if it is idle again by the next turn. An
+        operator may keep something since, and isn't idle then."""
         partition = self.partitions[ssp]
         if partition.progress.idle:
             self._told = None

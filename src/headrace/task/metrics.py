@@ -21,7 +21,6 @@ _LOGGED = {
 }
 """Counters that are also logged at info, because nothing else reports these events."""
 
-
 COUNTERS = frozenset(
     {
         "backfilled", "cache_hits", "cache_misses", "call_failures", "call_ms", "call_retries", "call_timeouts",
@@ -109,16 +108,13 @@ class CommitTime:
 
 
 class CommitTimes:
-    """When the parts of the latest commits of a task began and ended, on a monotonic clock.
-
-    At most ten versions a second are kept: the first of each slot, which are the same for all tasks, because the clock
-    numbers versions. ``left_out`` counts the others, and those dropped before a heartbeat took them.
-    """
+    """When the parts of the latest commits of a task began and ended, on a monotonic clock. At most ten versions a
+    second are kept: the first of each slot, which are the same for all tasks, because the clock numbers versions.
+    ``left_out`` counts the others, and those dropped before a heartbeat took them."""
 
     SLOT_MS = 100
     MOST = 32
-    SEEN_MS = 2000.0
-    """For how long a commit is shown: what is sent of it may be lost."""
+    SEEN_MS = 2000.0  # for how long a commit is shown: what is sent of it may be lost
 
     def __init__(self, interval_ms: int = SLOT_MS) -> None:
         self.left_out = 0
@@ -200,15 +196,13 @@ class TaskMetrics:
         self.bytes_of: defaultdict[SSP, int] = defaultdict(int)
         self.rows_to: defaultdict[str, int] = defaultdict(int)
         self.bytes_to: defaultdict[str, int] = defaultdict(int)
-        self.rows_into: dict[str, int] = {}
-        """What each step had taken when the task was last closed."""
+        self.rows_into: dict[str, int] = {}  # what each step had taken when the task was last closed
         self.latency = Latency()
         self.shares = Shares()
         self.commits = 0
         self.commit_parts: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.commit_times = CommitTimes(interval_ms)
-        self.function_seconds: defaultdict[str, float] = defaultdict(float)
-        """Time in functions of the app, by step."""
+        self.function_seconds: defaultdict[str, float] = defaultdict(float)  # time in functions of the app, by step
         self.counters: defaultdict[str, int] = defaultdict(int)
         self.warnings = RecentWarnings(clock or WallClock(), task=task)
         self.user = UserMetrics(task, lambda message: self.warnings.add(_log, message))

@@ -26,11 +26,9 @@ from headrace.task.host.task_host import Rest, TaskHost, can_rest, settled, want
 from headrace.task.outputs.outlet import Backpressure
 from headrace.task.scope import Pause, Steps, TaskScope
 
-# -- roll call ---------------------------------------------------------------------------------------
 POLL_WITHOUT_FD_MS = 5.0
 IDLE_MS_MAX = 1000.0
-STALE_MAX = 1000
-"""How many times that don't count any more are kept, apart from one for each task."""
+STALE_MAX = 1000  # how many times that don't count any more are kept, apart from one for each task
 
 
 class RollCall:
@@ -106,9 +104,7 @@ class RollCall:
         return min(due, IDLE_MS_MAX)
 
 
-# -- run loop ----------------------------------------------------------------------------------------
 _log = logger(__name__)
-
 CLOCK_SET_MS = 2.0
 """A larger difference between the wall clock and the monotonic clock means that the wall clock was set."""
 
@@ -126,11 +122,9 @@ class RunLoop:
         self._calling = RollCall(hosts, connections)
         self._wall_ms = self._wall_offset()
         self._together = Together(connections)
-        self.whole = False
-        """Whether all tasks of the app are here, so that they may rest together."""
+        self.whole = False  # whether all tasks of the app are here, so that they may rest together
         self._rest = Rest()
-        self._at_work: set[TaskHost] = set(hosts)
-        """The tasks that weren't settled after their last turn."""
+        self._at_work: set[TaskHost] = set(hosts)  # the tasks that weren't settled after their last turn
         for host in hosts:
             host.rest = self._rest
 
@@ -162,8 +156,7 @@ class RunLoop:
         now = self._clock.monotonic_ms()
         for host in hosts:
             host.metrics.latency.flushed(now)
-            ask = partial(self._ask_again, host)
-            yield from together.go_on(host.survival, host.on_time(now), ask)
+            yield from together.go_on(host.survival, host.on_time(now), partial(self._ask_again, host))
             began, now = now, self._clock.monotonic_ms()
             host.metrics.shares.work(now - began)
         yield from together.wait()
@@ -217,10 +210,8 @@ class RunLoop:
         self._calling.everyone()  # other times are due now
 
     def draining(self) -> Steps[None]:
-        """Commit once again, and give tasks that follow others a moment to commit and publish that version, too.
-
-        If they don't, nothing is lost: the next start reads it again, or publishes it.
-        """
+        """Commit once again, and give tasks that follow others a moment to commit and publish that version, too. If
+        they don't, nothing is lost: the next start reads it again, or publishes it."""
         deadline = self._clock.monotonic_ms() + self.drain_ms_max
         yield from self._committing(deadline)
         if any(host.publishing.would_repeat for host in self.hosts):

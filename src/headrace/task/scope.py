@@ -1,34 +1,30 @@
 """The part of a plan that concerns one task, its durable names, and its pauses and times.
 
-frame pace
-    A task tells every partition that it writes of each commit and watermark, so *n* tasks write *n x m* frames each
-    time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often: a container
-    writes at most ``FRAMES_A_SECOND`` frames for each of both. That is safe, because commits may be late, intervals may
-    differ between tasks, and a watermark stays true. Pure.
+**Frame pace.** A task tells every partition that it writes of each commit and watermark, so *n* tasks write *n x m*
+frames each time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often: a
+container writes at most ``FRAMES_A_SECOND`` frames for each of both. That is safe, because commits may be late,
+intervals may differ between tasks, and a watermark stays true. Pure.
 
-placing
-    State by key trusts the partitions, so every row of an input with a key, and every result of a function, is checked
-    to be where its key belongs. Pure, columnar: about 10 ns a row, up to 70 with long keys of which few repeat.
+**Placing.** State by key trusts the partitions, so every row of an input with a key, and every result of a function, is
+checked to be where its key belongs. Pure, columnar: about 10 ns a row, up to 70 with long keys of which few repeat.
 
-pauses
-    Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block: an
-    acknowledgement is waited for by ``Producer.flush``. The simulator waits until what the pause names has happened,
-    and may kill the task there, let another one overtake it, or let time go by.
+**Pauses.** Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block: an
+acknowledgement is waited for by ``Producer.flush``. The simulator waits until what the pause names has happened, and
+may kill the task there, let another one overtake it, or let time go by.
 
-at work
-    A container's current call of the app's own code, for other threads and for diagnosis after its death. The run loop
-    writes, other threads read, without a lock: a record is replaced as a whole.
+**At work.** A container's current call of the app's own code, for other threads and for diagnosis after its death. The
+run loop writes, other threads read, without a lock: a record is replaced as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import islice
 from math import ceil
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -49,13 +45,10 @@ from headrace.systems.registry import Hash, SystemSpec, keeps_rows
 from headrace.task.naming import StateFolders, changelog_ssp, state_folders
 
 # -- frame pace --------------------------------------------------------------------------------------
-FRAMES_A_SECOND = 5_000
-"""They cost a quarter to a third of a processor to write and to read."""
+FRAMES_A_SECOND = 5_000  # they cost a quarter to a third of a processor to write and to read
 WATERMARK_INTERVAL_MS = 10
-COMMIT_FRAMES = 10
-"""A commit costs as much as so many frames, apart from those that it sends."""
-FREE_FRAMES = 1_000
-"""With so few, the checkpoint interval is that of the app, however short."""
+COMMIT_FRAMES = 10  # a commit costs as much as so many frames, apart from those that it sends
+FREE_FRAMES = 1_000  # with so few, the checkpoint interval is that of the app, however short
 
 
 def commit_interval_ms(wanted_ms: int, tasks: int, frames: int) -> int:
@@ -80,8 +73,7 @@ def watermark_interval_ms(frames: int) -> float:
 
 
 # -- placing -----------------------------------------------------------------------------------------
-_FEW = 500
-"""So many rows are hashed faster than their distinct keys are found."""
+_FEW = 500  # so many rows are hashed faster than their distinct keys are found
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +152,7 @@ class TaskScope:
     producer: int
     task_count: int
     settings: Settings
-    inputs: Mapping[SSP, StreamSpec]
-    """Sources and intermediate streams, by the partitions that the task reads."""
+    inputs: Mapping[SSP, StreamSpec]  # sources and intermediate streams, by the partitions that the task reads
     side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)
     """They keep tables: event time and the end of the app don't depend on them."""
     writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
@@ -170,34 +161,25 @@ class TaskScope:
     """The tasks that write each of those, by producer id."""
     written_by_clock: frozenset[SSP] = frozenset()
     """The intermediate inputs whose writers read only sources, so that they commit by the clock."""
-    outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
-    """The streams and targets that the stage writes."""
+    outputs: Mapping[str, StreamPlan] = field(default_factory=dict)  # the streams and targets that the stage writes
     own: frozenset[str] = frozenset()
     """Those that leave the app and that no key deals out: of their partitions the task writes its own alone."""
-    output_tables: Mapping[str, TableSpec] = field(default_factory=dict)
-    """The remote tables among the outputs."""
-    output_writers: Mapping[str, int] = field(default_factory=dict)
-    """The number of tasks that write each of those."""
-    partial: frozenset[str] = frozenset()
-    """The inputs that carry partial results of a window."""
+    output_tables: Mapping[str, TableSpec] = field(default_factory=dict)  # the remote tables among the outputs
+    output_writers: Mapping[str, int] = field(default_factory=dict)  # the number of tasks that write each of those
+    partial: frozenset[str] = frozenset()  # the inputs that carry partial results of a window
     added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The columns that were added to inputs: older frames lack them."""
-    placing: Mapping[str, Placing] = field(default_factory=dict)
-    """The inputs with a key that chooses the partition."""
+    placing: Mapping[str, Placing] = field(default_factory=dict)  # the inputs with a key that chooses the partition
     kept_keys: Mapping[str, Placing] = field(default_factory=dict)
     """The functions, by node, that have to leave unchanged the key by which the task's partition was chosen."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
-    timed: bool = True
-    """Some input of the app has an event time, so watermarks mean something."""
-    queryable: Mapping[str, Queryable] = field(default_factory=dict)
-    """The tables of the stage that can be queried."""
+    timed: bool = True  # some input of the app has an event time, so watermarks mean something
+    queryable: Mapping[str, Queryable] = field(default_factory=dict)  # the tables of the stage that can be queried
     kept_as: Mapping[str, str] | None = None
     """The names under which state and positions are kept, by id; None for a task without a plan: its ids are names."""
-    dropped: tuple[str, ...] = ()
-    """The names of unneeded state that the changelog may still hold."""
-    founding: Founding | None = None
-    """What the task takes over from a savepoint if its changelog is empty."""
+    dropped: tuple[str, ...] = ()  # the names of unneeded state that the changelog may still hold
+    founding: Founding | None = None  # what the task takes over from a savepoint if its changelog is empty
     tasks_beside: int = 0
     frames_beside: int = 0
     """The number of tasks in its container, and of the frames that they write for a commit of each."""
@@ -359,22 +341,15 @@ T = TypeVar("T")
 class Pause(Enum):
     """What has to happen before the work resumes."""
 
-    INSTRUCTION = "instruction"
-    """Nothing: an instruction of the protocol is about to be performed."""
-    PROGRESS = "progress"
-    """Nothing: part of an instruction has been performed, more is to come."""
-    ACKNOWLEDGED = "acknowledged"
-    """Everything sent so far is acknowledged; ``flush`` comes next."""
-    DISK = "disk"
-    """The task is about to wait for the disk, unless the caller does that for several tasks."""
-    GENERATION = "generation"
-    """The coordinator has answered; ``next_generation`` comes next."""
-    REST = "rest"
-    """Pause for a few milliseconds, because nothing is due and a drain waits for others."""
+    INSTRUCTION = "instruction"  # nothing: an instruction of the protocol is about to be performed
+    PROGRESS = "progress"  # nothing: part of an instruction has been performed, more is to come
+    ACKNOWLEDGED = "acknowledged"  # everything sent so far is acknowledged; ``flush`` comes next
+    DISK = "disk"  # the task is about to wait for the disk, unless the caller does that for several tasks
+    GENERATION = "generation"  # the coordinator has answered; ``next_generation`` comes next
+    REST = "rest"  # pause for a few milliseconds, because nothing is due and a drain waits for others
 
 
-Steps = Generator[Pause, None, T]
-"""Work that may be interrupted."""
+Steps = Generator[Pause, None, T]  # work that may be interrupted
 
 
 def run(steps: Steps[T]) -> T:
@@ -387,7 +362,6 @@ def run(steps: Steps[T]) -> T:
         return result
 
 
-# -- timing ------------------------------------------------------------------------------------------
 class Every:
     """Due once per interval; ``due`` says so at most once for each."""
 
@@ -441,10 +415,8 @@ def _nothing() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A call of the app's own code: by which task and step, since when (monotonic), on which messages.
-
-    ``place`` is empty if time alone has led to the call. ``done`` shows that a function of single messages goes on.
-    """
+    """A call of the app's own code: by which task and step, since when (monotonic), on which messages. ``place`` is
+    empty if time alone has led to the call. ``done`` shows that a function of single messages goes on."""
 
     task: str
     step: str
@@ -468,36 +440,18 @@ class AtWork:
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 
-    def begin(self, task: str, step: str, place: str, done: Done = _nothing) -> None:
-        """A call begins."""
+    @contextmanager
+    def call(self, task: str, step: str, place: str, done: Done | None = None) -> Iterator[None]:
+        """Around a call of the app's own code."""
         self.entered(task)
-        self.now = Work(task, step, place, self._monotonic_ms(), done)
-        self._keep(self.now)
-
-    def end(self) -> None:
-        """The call has ended."""
-        if (work := self.now) is not None:
-            self.spent(work.task, work.step, (self._monotonic_ms() - work.since_ms) / 1000)
-        self.now = None
-        self._keep(None)
-
-
-class UserCall:
-    """A context manager around a call of the app's own code."""
-
-    __slots__ = ("_at_work", "_done", "_place", "_step", "_task")
-
-    def __init__(self, at_work: AtWork, task: str, step: str, place: str, done: Done | None = None) -> None:
-        self._at_work, self._task, self._step, self._place = at_work, task, step, place
-        self._done = done or _nothing
-
-    def __enter__(self) -> None:
-        self._at_work.begin(self._task, self._step, self._place, self._done)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._at_work.end()
+        self.now = work = Work(task, step, place, self._monotonic_ms(), done or _nothing)
+        self._keep(work)
+        try:
+            yield
+        finally:
+            self.spent(task, step, (self._monotonic_ms() - work.since_ms) / 1000)
+            self.now = None
+            self._keep(None)
 
 
 class Movement:

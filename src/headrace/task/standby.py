@@ -51,9 +51,7 @@ from headrace.task.state.disk import Disk
 from headrace.task.state.task_state import TaskState
 from headrace.task.task import task_factory
 
-# -- standby -----------------------------------------------------------------------------------------
 T = TypeVar("T")
-
 PORTION_BYTES = 4 << 20
 """How much is read at once. What isn't committed yet is in memory, as in a task that starts."""
 
@@ -92,8 +90,7 @@ class Standby:
         self._changelog = Changelog(scope.producer, "", None)
         self._base: LocalCheckpoint | None = None
         self._written: LocalCheckpoint | None = None
-        self.records = 0
-        """How many it has read since it began, or began again."""
+        self.records = 0  # how many it has read since it began, or began again
         self.behind: int | None = None
 
     @property
@@ -253,16 +250,12 @@ class _Fetches(Depot):
         raise UnavailableError("the standby has been let go")
 
 
-# -- standbys ----------------------------------------------------------------------------------------
 LOOK_S = 0.25
-PORTIONS = 2
-"""How many a standby reads in its turn, at most."""
+PORTIONS = 2  # how many a standby reads in its turn, at most
 RETRY = Retry(None, 1000.0, 60_000.0)
 LOCKED_MS = 30_000.0
 LOCKED = "its folder is open in another process: do the machines share the home? Then standbys are of no use"
-CLOSING_S = 10.0
-"""How long ``close`` waits for a call to the disk or a broker that doesn't return."""
-
+CLOSING_S = 10.0  # how long ``close`` waits for a call to the disk or a broker that doesn't return
 _log = logger(__name__)
 
 
@@ -280,8 +273,7 @@ class Standbys:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.looks: tuple[StandbyStatus, ...] = ()
-        """How each was doing at the end of its last turn."""
+        self.looks: tuple[StandbyStatus, ...] = ()  # how each was doing at the end of its last turn
 
     def order(self, tasks: Collection[str]) -> None:
         """Keep standbys of these tasks, and let go of all others."""

@@ -12,11 +12,9 @@ StandbyState = Literal["waiting", "fetching", "reading", "current"]
 
 
 class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A standby that a container keeps.
-
-    ``behind`` is the part of the changelog that it hasn't read, in the system's own offsets; None if it hasn't begun.
-    ``trouble`` says why it isn't current, if that is more than a matter of time.
-    """
+    """A standby that a container keeps. ``behind`` is the part of the changelog that it hasn't read, in the system's
+    own offsets; None if it hasn't begun. ``trouble`` says why it isn't current, if that is more than a matter of
+    time."""
 
     task: str
     state: StandbyState

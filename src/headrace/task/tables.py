@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -44,7 +44,7 @@ from headrace.stores.encoding import KeyEncoding
 from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
 from headrace.stores.records import RecordStore
 from headrace.stores.table import ROWS_END, MemoryTable, RowReader, RowTable, TableStore
-from headrace.stores.versions import VERSION_COLUMNS, NewestRows, VersionedTable, Versions
+from headrace.stores.versions import VERSION_COLUMNS, VersionedTable, Versions
 from headrace.systems.base import KeyedSystem, Lookup
 from headrace.systems.registry import SystemSpec, open_row_system
 from headrace.task.calls import Calls, Lane
@@ -65,21 +65,7 @@ class RowPage(NamedTuple):
     last: bytes
 
 
-class CommittedRows(Protocol):
-    """The rows of one commit."""
-
-    @property
-    def rows(self) -> NewestRows:
-        """The rows as a table, for look-ups by key."""
-
-    def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
-        """Return the rows of the existing keys; ``keys`` ascend."""
-
-    def scan(self, low: bytes, high: bytes, rows_max: int, bytes_max: int) -> RowPage:
-        """The first rows with ``low <= key < high``."""
-
-
-def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
+def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> _OnDisk | _InMemory:
     """The rows that haven't expired at ``now_ms``. Of versions only the newest, with ``VERSION_COLUMNS``."""
     columns = {**table.columns, **({} if table.versions_ms is None else VERSION_COLUMNS)}
     if table.storage == "memory":
@@ -93,7 +79,7 @@ class _OnDisk:
         self._reads.advance(now_ms)
         self.rows = RowReader(self._reads, columns, table.key)
 
-    def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
+    def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:  # of existing keys; these ascend
         values = self._reads.get_many(keys)
         there = ((key, value) for key, value in zip(keys, values, strict=True) if value is not None)
         return self._bounded(there, len(keys), bytes_max)
@@ -166,21 +152,14 @@ class Page:
     last: bytes
 
 
+@dataclass(eq=False)
 class CommittedTables:
     """The tables and stores of one task. Any thread may call."""
 
-    def __init__(
-        self,
-        state: TaskState,
-        tables: Mapping[str, Queryable],
-        now_ms: Callable[[], int],
-        bound_of: Callable[[str], int] = lambda table: NEVER,
-    ) -> None:
-        """``now_ms`` decides what has expired; from ``bound_of`` a table on, it has all versions."""
-        self._state = state
-        self._tables = tables
-        self._now_ms = now_ms
-        self._bound_of = bound_of
+    _state: TaskState
+    _tables: Mapping[str, Queryable]
+    _now_ms: Callable[[], int]  # decides what has expired
+    _bound_of: Callable[[str], int] = lambda table: NEVER  # from when on a table has all versions
 
     def get(self, table: str, keys: Sequence[bytes], bytes_max: int, *, at_ms: int | None = None) -> Page:
         """Return the stored rows of the existing keys; with ``at_ms``, as of that time."""
@@ -196,7 +175,7 @@ class CommittedTables:
         end = min(high or ROWS_END, ROWS_END)
         return self._page(table, lambda rows: rows.scan(low, end, rows_max, bytes_max), at_ms)
 
-    def _page(self, table: str, look: Callable[[CommittedRows], RowPage], at_ms: int | None) -> Page:
+    def _page(self, table: str, look: Callable[[_OnDisk | _InMemory], RowPage], at_ms: int | None) -> Page:
         known = self._known(table, at_ms)
         # Ask before and after pinning: if the task restarts meanwhile, one of the bounds is of this commit or later.
         bound = NEVER if at_ms is None else self._bound_of(table)
@@ -232,7 +211,7 @@ class CommittedTables:
 
 
 def _as_of(
-    table: Queryable, newest: CommittedRows, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int
+    table: Queryable, newest: _OnDisk | _InMemory, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int
 ) -> pl.DataFrame:
     """The rows of the same keys as they were at a time."""
     versions = Versions(table.id, newest.rows)
@@ -260,24 +239,13 @@ def _time(ms: int) -> str:
 
 # -- expiry ------------------------------------------------------------------------------------------
 SWEEP_INTERVAL_MS = 250
-SWEEP_ROWS = 4096
-"""The number of rows that a step examines: a few milliseconds of work."""
-
-
-class Expiring(Protocol):
-    """A store whose rows expire by a clock that is set from outside."""
-
-    def advance(self, now_ms: int) -> None:
-        """Set the clock."""
-
-    def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove the expired rows among the next ``budget`` rows; return how many."""
+SWEEP_ROWS = 4096  # the number of rows that a step examines: a few milliseconds of work
 
 
 class Sweeper:
     """Sets the clock of stores, and removes their expired rows in small steps, a few times a second."""
 
-    def __init__(self, stores: Iterable[Expiring]) -> None:
+    def __init__(self, stores: Iterable[KeyValueStore | RowTable]) -> None:
         self._stores = tuple(stores)
         self._at = 0
 
@@ -305,10 +273,8 @@ Row = tuple[Any, ...]
 
 
 class RowCache:
-    """At most ``rows`` keys, each for a limited time; the least recently used one is evicted.
-
-    Keys and rows are tuples: a dict finds a few keys in microseconds, which no columnar look-up does.
-    """
+    """At most ``rows`` keys, each for a limited time; the least recently used one is evicted. Keys and rows are tuples:
+    a dict finds a few keys in microseconds, which no columnar look-up does."""
 
     def __init__(self, rows: int, ttl_ms: int) -> None:
         self._most = rows
@@ -352,7 +318,6 @@ class RowCache:
             self._entries.pop(key, None)
 
 
-# -- remote table ------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class PendingLookup:
     """Keys that are being read, and those that the task has written meanwhile."""
@@ -541,8 +506,7 @@ class TaskTables:
         }
         """Tables that are kept elsewhere."""
         specs = [spec for spec in plan.tables if spec.remote is None]
-        self.local = {spec.id: _opened(spec, plan.by_record) for spec in specs}
-        """Tables that are kept in this task."""
+        self.local = {spec.id: _opened(spec, plan.by_record) for spec in specs}  # tables that are kept in this task
         self._now_ms = 0
         self._specs = {spec.id: spec for spec in specs}
         self._kept_by = {
@@ -550,7 +514,7 @@ class TaskTables:
             for id_, side in plan.side_inputs.items()
         }
         expiring = (self.local[spec.id] for spec in specs if spec.ttl_ms is not None)
-        self._sweeper = Sweeper(table for table in expiring if not isinstance(table, VersionedTable))
+        self.sweeper = Sweeper(table for table in expiring if not isinstance(table, VersionedTable))
 
     def __getitem__(self, id_: str) -> LocalTable:
         return self.local[id_]
@@ -623,15 +587,7 @@ class TaskTables:
     def tell_time(self, now_ms: int) -> None:
         """Set the wall clock."""
         self._now_ms = now_ms
-        self._sweeper.tell_time(now_ms)
-
-    def due_ms(self) -> int | None:
-        """When (wall clock) to look for expired rows again; None: rows never expire."""
-        return self._sweeper.due_ms()
-
-    def on_time(self, now_ms: int) -> None:
-        """Remove some expired rows, if it is time."""
-        self._sweeper.on_time(now_ms)
+        self.sweeper.tell_time(now_ms)
 
 
 def _opened(spec: TableSpec, by_record: Container[str]) -> LocalTable:

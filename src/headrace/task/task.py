@@ -48,9 +48,7 @@ from headrace.task.operators.registry import build_operator
 from headrace.task.scope import TaskScope
 from headrace.task.tables import TaskTables
 
-# -- chain -------------------------------------------------------------------------------------------
-_WRITERS = "writers"
-"""Stands in for the joins with a table of versions that no step of the stage joins."""
+_WRITERS = "writers"  # stands in for the joins with a table of versions that no step of the stage joins
 
 
 class Chain:
@@ -100,8 +98,7 @@ class Chain:
         }
         for table in self._versions:
             self.tables.used(table, _WRITERS)
-        self.progress = UNHEARD
-        """The task's own: that of the inputs whose time counts for its results."""
+        self.progress = UNHEARD  # the task's own: that of the inputs whose time counts for its results
         self.outputs: dict[str, Progress] = dict.fromkeys(self._writers, UNHEARD)
         """The progress of each stream that the operators write, by id."""
 
@@ -192,13 +189,13 @@ class Chain:
             if due is not None and due <= now_ms:
                 operator.on_time(now_ms)
                 some = True
-        self.tables.on_time(now_ms)
+        self.tables.sweeper.on_time(now_ms)
         if some:  # a step may owe nothing any more
             self._let_time_through()
 
     def due_ms(self) -> int | None:
         """When (wall clock) something is due next; None: never."""
-        soonest = self.tables.due_ms()
+        soonest = self.tables.sweeper.due_ms()
         for operator in self._timed:
             due = operator.due_ms()
             if due is not None and (soonest is None or due < soonest):
@@ -334,8 +331,7 @@ class _Step:
     def __init__(self, operator: Operator, before: tuple[_Step, ...], *, waits: bool) -> None:
         self.operator = operator
         self.before = before
-        self.input = UNHEARD
-        """The progress of the stream that it reads, if it reads one."""
+        self.input = UNHEARD  # the progress of the stream that it reads, if it reads one
         self.reached = UNHEARD
         self.after = UNHEARD
         self.done = False
@@ -385,7 +381,6 @@ class _Step:
         return reached._replace(watermark=watermark, idle=idle, ended=self.done)
 
 
-# -- task --------------------------------------------------------------------------------------------
 class Task:
     """The processing of one task."""
 
@@ -530,8 +525,7 @@ class _SourceClock:
     """Reads the watermark out of a source's rows: their highest event time, less the lateness."""
 
     def __init__(self, spec: StreamSpec) -> None:
-        if spec.event_time is None or spec.schema is None:
-            raise ValueError("an event time needs a schema")
+        assert spec.event_time is not None and spec.schema is not None, "an event time needs a schema"
         column = spec.event_time.column
         dtype = spec.schema.columns[column]
         self._column = column if is_time_ms(spec.event_time, dtype) else None

@@ -1,15 +1,13 @@
 """An attempt: a task between two starts or rollbacks, and what it waits for. On the run-loop thread; nothing blocks.
 
-patience
-    How long a task waits for upstream tasks that are late with a version. Waiting is always safe, and so is not
-    waiting: it only costs a rollback, if frames of a late task that it hasn't committed were processed. So the wait is
-    longer than a container takes to be replaced. It isn't over before the task has read what was there at its end: a
-    reader that lags behind finds the missing checkpoints there.
+**Patience.** How long a task waits for upstream tasks that are late with a version. Waiting is always safe, and so is
+not waiting: it only costs a rollback, if frames of a late task that it hasn't committed were processed. So the wait is
+longer than a container takes to be replaced. It isn't over before the task has read what was there at its end: a reader
+that lags behind finds the missing checkpoints there.
 
-attempt
-    The operators with their stores, the watermarks, the frames that wait to be processed, early frames, the outboxes
-    and the announcements. They are built and dropped together, so nothing uncommitted can survive a rollback. The host
-    keeps the I/O, the protocol machine and the local state.
+**Attempt.** The operators with their stores, the watermarks, the frames that wait to be processed, early frames, the
+outboxes and the announcements. They are built and dropped together, so nothing uncommitted can survive a rollback. The
+host keeps the I/O, the protocol machine and the local state.
 """
 
 from __future__ import annotations
@@ -49,9 +47,7 @@ from headrace.task.scope import TaskScope
 from headrace.task.state.task_state import TaskState
 from headrace.task.task import Task, TaskFactory
 
-# -- patience ----------------------------------------------------------------------------------------
 PATIENCE_MS = 30_000.0
-
 _log = logger(__name__)
 
 
@@ -104,16 +100,12 @@ class Patience:
             metrics.count("rollbacks")
 
 
-# -- beginning ---------------------------------------------------------------------------------------
-FOLDER_MS = 100.0
-"""How often it is looked whether the folder is free."""
+FOLDER_MS = 100.0  # how often it is looked whether the folder is free
 
 
 class Beginning:
     """The start of one task, or a rollback: waits for its folder and its snapshot, while other tasks continue.
-
-    ``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog.
-    """
+    ``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog."""
 
     def __init__(self, state: TaskState) -> None:
         self._state = state
@@ -142,7 +134,6 @@ class Beginning:
         self.again = True
 
 
-# -- catching up -------------------------------------------------------------------------------------
 class CatchingUp:
     """Whether a task has read what its sources held when it started: its goals.
 
@@ -199,9 +190,7 @@ class CatchingUp:
         detoured: bool = False,
     ) -> None:
         """Note a commit of everything before ``positions``, or if it isn't ``whole``, without late upstream tasks.
-
-        While it is ``detoured``, the positions are those in a past range that is read again.
-        """
+        While it is ``detoured``, the positions are those in a past range that is read again."""
         reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None
@@ -211,7 +200,6 @@ class CatchingUp:
             self.version = version
 
 
-# -- attempt -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Factories:
     """The parts of an attempt; the simulator replaces some."""
@@ -253,8 +241,7 @@ class Attempt:
         self.used = False
         """Whether its stores have been handed out. An unused attempt is as good as a new one."""
         self._saved: dict[SSP, SourceEntry] = {}
-        self.shards: dict[SSP, Shards] = {}
-        """The shards of its slots in the last commit."""
+        self.shards: dict[SSP, Shards] = {}  # the shards of its slots in the last commit
 
     def stores(self) -> dict[str, StateStore]:
         """All stores that the changelog covers."""
@@ -282,10 +269,8 @@ class Attempt:
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
-        """Take over a commit with its event times (None: no commit exists); return where to read each input.
-
-        ``inputs`` are the protocol's positions in intermediate streams. The stores are filled already.
-        """
+        """Take over a commit with its event times (None: no commit exists); return where to read each input. ``inputs``
+        are the protocol's positions in intermediate streams. The stores are filled already."""
         task = self.task
         self.publisher.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}

@@ -2,32 +2,31 @@
 
 Runs on the run-loop thread, and pauses where it would wait for acknowledgements or the disk, or read for long.
 
-durability
-    With ``durability="commit"``, a commit survives a power cut, after which a file may lack everything that wasn't
-    synced. Three rules keep the remaining files consistent:
+**Durability.** With ``durability="commit"``, a commit survives a power cut, after which a file may lack everything that
+wasn't synced. Three rules keep the remaining files consistent:
 
-    1. Before a commit record is appended, the task's writes are on the disk. Otherwise the record could survive without
-       the results that it covers.
-    2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its
-       input no longer reaches, and the task would skip records written there later.
-    3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its
-       record is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything
-       before its own abort is on the disk before it reads the abort.
+1. Before a commit record is appended, the task's writes are on the disk. Otherwise the record could survive without
+   the results that it covers.
+2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its
+   input no longer reaches, and the task would skip records written there later.
+3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its
+   record is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything
+   before its own abort is on the disk before it reads the abort.
 
-    Frames after its last commit announce the end of a task; they are on the disk before the task is finished. Tasks of
-    a container that wait at the same time wait together, so that each file is synced once for all of them.
+Frames after its last commit announce the end of a task; they are on the disk before the task is finished. Tasks of a
+container that wait at the same time wait together, so that each file is synced once for all of them.
 
-landmarks
-    A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown again.
-    The commit's position in an input may then still be valid, but mean other records; and an output may lack results
-    that the commit covers. So commits keep landmarks. (An intermediate stream needs no landmark of its writer: its
-    readers keep theirs, and know which commits of the writer they need.)
+**Landmarks.** A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown
+again. The commit's position in an input may then still be valid, but mean other records; and an output may lack results
+that the commit covers. So commits keep landmarks. (An intermediate stream needs no landmark of its writer: its readers
+keep theirs, and know which commits of the writer they need.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -67,10 +66,7 @@ from headrace.task.scope import Pause, Steps, TaskScope
 from headrace.task.state.changelog import ChangelogPartition
 from headrace.task.state.task_state import TaskState
 
-# -- durability --------------------------------------------------------------------------------------
-TASKS_AT_ONCE = 512
-"""How many tasks wait together at most: until then, the files that they have written stay open."""
-
+TASKS_AT_ONCE = 512  # how many tasks wait together at most: until then, the files that they have written stay open
 T = TypeVar("T")
 
 
@@ -147,9 +143,7 @@ class Together:
                 yield from self.go_on(survival, work, done)
 
 
-# -- landmarks ---------------------------------------------------------------------------------------
 Entry = TypeVar("Entry", InputEntry, SourceEntry)
-
 _log = logger(__name__)
 
 
@@ -170,8 +164,7 @@ class Landmarks:
             if stream.spec.role is not Role.INTERMEDIATE and name in machine.outputs:
                 ssps = [SSP(name, machine.own[name])] if name in machine.own else stream.ssps()
                 self._outputs |= dict.fromkeys(ssps, stream.spec.system)
-        self._written: dict[SSP, str] = {}
-        """By output partition the landmark for the next commit."""
+        self._written: dict[SSP, str] = {}  # by output partition the landmark for the next commit
 
     def flushed(self) -> None:
         """Note the landmarks of what was written so far. What others write later may be lost in a power cut."""
@@ -196,11 +189,9 @@ class Landmarks:
         return msgspec.structs.replace(entry, landmark=found)
 
     def check(self, record: CommitRecord | None, positions: Mapping[SSP, Position]) -> None:
-        """Raise if a stream isn't the one that the commit knew.
-
-        ``StreamNotFoundError``: an input has other records before the commit's position. ``InfrastructureError``: an
-        output lacks what was written, and the app doesn't accept that.
-        """
+        """Raise if a stream isn't the one that the commit knew. ``StreamNotFoundError``: an input has other records
+        before the commit's position. ``InfrastructureError``: an output lacks what was written, and the app doesn't
+        accept that."""
         entries: list[InputEntry | SourceEntry] = [] if record is None else [*record.inputs, *record.sources]
         for entry in entries:
             ssp = self._ssps.get((entry.stream, entry.partition))
@@ -234,25 +225,16 @@ class Landmarks:
         del self._written[ssp]
 
 
-# -- commits -----------------------------------------------------------------------------------------
+@dataclass(eq=False)
 class Commits:
     """Writes and checks one task's commits, and takes the snapshots that keep its changelog short."""
 
-    def __init__(
-        self,
-        task: TaskName,
-        machine: ProtocolMachine,
-        state: TaskState,
-        changelog: ChangelogPartition,
-        survival: Survival,
-        landmarks: Landmarks,
-    ) -> None:
-        self._task = task
-        self._machine = machine
-        self._state = state
-        self._changelog = changelog
-        self._survival = survival
-        self._landmarks = landmarks
+    _task: TaskName
+    _machine: ProtocolMachine
+    _state: TaskState
+    _changelog: ChangelogPartition
+    _survival: Survival
+    _landmarks: Landmarks
 
     def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
         """Apply changes from a savepoint and append them; call ``pulse`` after each."""
@@ -310,7 +292,6 @@ class Commits:
             self._changelog.trim(trim)
 
 
-# -- savepoints --------------------------------------------------------------------------------------
 CutState = Literal["waiting", "kept", "missed"]
 
 
@@ -375,9 +356,7 @@ def taken_over(
     founding: Founding | None, task: TaskName, state: TaskState, new_attempt: Callable[[], Attempt]
 ) -> Iterator[Change]:
     """The changes that give a task its share of the donors' state, and its outboxes to another timeline.
-
-    ``new_attempt`` makes stores like its own.
-    """
+    ``new_attempt`` makes stores like its own."""
     if founding is None:
         raise ProtocolError(f"task {task}: no state to take over", hint="this is a bug in the planning")
     for donor in founding.donors:

@@ -26,13 +26,10 @@ from headrace.task.inputs.consumers import InputConsumers
 from headrace.task.scope import TaskScope
 from headrace.task.task import Task
 
-# -- startpoints -------------------------------------------------------------------------------------
 Resolve = Callable[[Order, SSP], Place]
 """Finds the offsets of a startpoint; raises a ``HeadraceError`` if there are none."""
-
 Report = Callable[[Sequence[Outcome]], None]
 """Reports the outcome of orders to the coordinator, and waits until the coordinator has recorded it."""
-
 _log = logger(__name__)
 
 
@@ -45,11 +42,9 @@ class TaskStartpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
-        """The places of the orders, which are reported. ``ended`` are inputs that have ended.
-
-        Raises ``DeploymentError`` for the first order that can't be applied, and reports it. Then nothing is applied
-        until a user changes or deletes the order. Transient errors are raised unchanged: they say nothing about it.
-        """
+        """The places of the orders, which are reported. ``ended`` are inputs that have ended. Raises
+        ``DeploymentError`` for the first order that can't be applied, and reports it. Then nothing is applied until a
+        user changes or deletes the order. Transient errors are raised unchanged: they say nothing about it."""
         found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
         for order in orders:
@@ -123,7 +118,6 @@ def by_system(scope: TaskScope, connections: Connections) -> Resolve:
     return resolve
 
 
-# -- slots -------------------------------------------------------------------------------------------
 class Slots:
     """The slots of one task. A generation reports nothing before it has resumed."""
 
@@ -134,8 +128,7 @@ class Slots:
         self._committed: Mapping[SSP, Shards] | None = None
         self._sealed: Mapping[SSP, Shards] = {}
         self._version = -1
-        self._number = 0
-        """The number of the last orders; 0 before the first."""
+        self._number = 0  # the number of the last orders; 0 before the first
 
     def taken_over(self, generation: int) -> None:
         """Begin another generation."""
@@ -169,10 +162,8 @@ class Slots:
         return SlotReport(self._generation, dict(shards), known, dict(self._inputs.behind_ms(ssp)), self._version)
 
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
-        """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far.
-
-        Several threads pass them on: an earlier one could make it read a shard that was finished and dropped since.
-        """
+        """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far. Several
+        threads pass them on: an earlier one could make it read a shard that was finished and dropped since."""
         if generation == self._generation and number >= self._number and self._committed is not None:
             self._number = number
             self._inputs.direct({ssp: orders[str(ssp)] for ssp in self._names if str(ssp) in orders})

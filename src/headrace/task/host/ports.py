@@ -20,9 +20,7 @@ from headrace.task.scope import TaskScope
 from headrace.task.state.depot import Depot
 from headrace.task.state.task_state import TaskState
 
-LETS_GO_MS = 5000.0
-"""How long a standby on this host has for letting go of the folder of a task that begins here."""
-
+LETS_GO_MS = 5000.0  # how long a standby on this host has for letting go of the folder of a task that begins here
 NextGrant = Callable[[], Grant]
 """Issues the next generation, and its startpoints; ``FencedError`` if another incarnation has taken over."""
 
@@ -41,12 +39,9 @@ class Ports:
     report_outcomes: Report
     metrics: TaskMetrics = field(default_factory=TaskMetrics)
     jitter: random.Random = field(default_factory=random.Random)
-    pulse: Callable[[], None] = lambda: None
-    """Called now and then during a long restore."""
-    trim_step: int = TRIM_STEP
-    """The bytes of an intermediate stream to trim at once."""
-    early_bytes_max: int = MEMORY_BYTES_MAX
-    """The bytes of early frames to keep in memory."""
+    pulse: Callable[[], None] = lambda: None  # called now and then during a long restore
+    trim_step: int = TRIM_STEP  # the bytes of an intermediate stream to trim at once
+    early_bytes_max: int = MEMORY_BYTES_MAX  # the bytes of early frames to keep in memory
     patience_ms: float = PATIENCE_MS
     """How long to wait for an upstream task that is late with a version that others have closed."""
 

@@ -5,14 +5,13 @@ generator that pauses wherever it would block, on acknowledgements, the changelo
 one envelope and doesn't block. The envelopes of a partition are processed in order, and so are the instructions. The
 host reaches the outside only through its ports; the simulator runs it with other ones.
 
-rest
-    When the tasks of an idle app stop committing. Leaving out a commit is always safe, because any commit may be late.
-    The question is only who waits for it: readers for sent frames, targets for the outbox, downstream tasks for the
-    version of an idle task when another task has something new, and the coordinator for a cut. So tasks rest together
-    or not at all: only if all tasks of the app are in one container, none reads from a system that must be polled
-    (``RunLoop`` checks both), nothing has happened in any task since its last commit, and all have committed the
-    highest version with news. Polled systems need commits, too: dealers rely on them, and Kafka's tools show a commit
-    only when the next one follows.
+**Rest.** When the tasks of an idle app stop committing. Leaving out a commit is always safe, because any commit may be
+late. The question is only who waits for it: readers for sent frames, targets for the outbox, downstream tasks for the
+version of an idle task when another task has something new, and the coordinator for a cut. So tasks rest together or
+not at all: only if all tasks of the app are in one container, none reads from a system that must be polled (``RunLoop``
+checks both), nothing has happened in any task since its last commit, and all have committed the highest version with
+news. Polled systems need commits, too: dealers rely on them, and Kafka's tools show a commit only when the next one
+follows.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ from headrace.task.task import Task
 if TYPE_CHECKING:
     from headrace.task.task import Chain
 
-# -- rest --------------------------------------------------------------------------------------------
 REST_MS = 60_000.0
 """How often a resting task is visited, though nothing is due: the run loop notices when the wall clock jumps."""
 
@@ -66,8 +64,7 @@ class Doings:
     """The activity of one task since its last commit."""
 
     def __init__(self) -> None:
-        self.said = -1
-        """The highest version of a commit that said anything new."""
+        self.said = -1  # the highest version of a commit that said anything new
         self._stirred = True
         self._rows = (0, 0)
         self._sealed = (0, 0)
@@ -132,7 +129,6 @@ def can_rest(hosts: Collection[TaskHost]) -> bool:
     return all(host.machine.version >= said for host in open_)
 
 
-# -- stopwatch ---------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 _PARTS: dict[type[do.Instruction], str] = {
@@ -169,12 +165,9 @@ def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float
     metrics.latency.commit(now_ms)
 
 
-# -- detours -----------------------------------------------------------------------------------------
 class Detours:
     """Leads a task back from the end of a past range, which a startpoint made it read again, to where it was before.
-
-    Nothing is written: the commit record says that a detour is under way, or no more.
-    """
+    Nothing is written: the commit record says that a detour is under way, or no more."""
 
     def __init__(self, task: TaskName, inputs: InputConsumers, doings: Doings) -> None:
         self._task = task
@@ -210,11 +203,9 @@ class Detours:
             )
 
 
-# -- task host ---------------------------------------------------------------------------------------
 RESTART_PATIENCE_MS = 10_000.0
 """How long a task that must start over waits for a commit, so that its readers needn't roll back with it."""
-SETTLING_MS = 1000.0
-"""A warning reports a commit that waits longer than this for calls."""
+SETTLING_MS = 1000.0  # a warning reports a commit that waits longer than this for calls
 
 
 class TaskHost:
@@ -228,11 +219,9 @@ class TaskHost:
         self.backpressure = backpressure
         self.finished = False
         self.started_ms = now_ms
-        self.rest = Rest()
-        """All tasks of a container share it, once they have a run loop."""
+        self.rest = Rest()  # all tasks of a container share it, once they have a run loop
         self.doings = Doings()
-        self.turns = 0
-        """How many turns of the run loop have visited the task."""
+        self.turns = 0  # how many turns of the run loop have visited the task
         self._committed_ms: float | None = None
         self.commit_took_ms = 0.0
         self.machine = ports.machine
@@ -365,10 +354,8 @@ class TaskHost:
         return self.machine.due and not self._over
 
     def step(self, now_ms: float) -> bool:
-        """Process one envelope. Return False if there is none, or if the task has to wait.
-
-        Nothing may be ``due``, except instructions that wait for steps that wait for answers.
-        """
+        """Process one envelope. Return False if there is none, or if the task has to wait. Nothing may be ``due``,
+        except instructions that wait for steps that wait for answers."""
         attempt = self.attempt
         if self._resting or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
             return False

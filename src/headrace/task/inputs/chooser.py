@@ -1,19 +1,16 @@
 """What waits to be processed: envelopes, the choice of the next one, and frames of later versions. Pure.
 
-envelope
-    A run of user frames, a single control frame, a table or an end. User frames stay undecoded until their turn comes:
-    the protocol judges a frame when it is processed, so dropped and held frames needn't be decoded.
+**Envelope.** A run of user frames, a single control frame, a table or an end. User frames stay undecoded until their
+turn comes: the protocol judges a frame when it is processed, so dropped and held frames needn't be decoded.
 
-chooser
-    Within a partition the order is always kept. Between partitions, a side input that is still being read up to its end
-    comes first, then control messages (they cost nothing and may release others), then the rest in turn.
+**Chooser.** Within a partition the order is always kept. Between partitions, a side input that is still being read up
+to its end comes first, then control messages (they cost nothing and may release others), then the rest in turn.
 
-version buffer
-    Frames that arrived before their version's turn, by label, in order of arrival. Its memory is bounded: of frames
-    beyond a limit it keeps only the places, and reads them again when their turn comes. They are still there, because
-    the resume offset of every commit is before the first buffered frame. A partition is read on beyond the limit, never
-    paused: behind one writer's early frames there may be the checkpoint of another writer that the version in progress
-    waits for.
+**Version buffer.** Frames that arrived before their version's turn, by label, in order of arrival. Its memory is
+bounded: of frames beyond a limit it keeps only the places, and reads them again when their turn comes. They are still
+there, because the resume offset of every commit is before the first buffered frame. A partition is read on beyond the
+limit, never paused: behind one writer's early frames there may be the checkpoint of another writer that the version in
+progress waits for.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from headrace.core.frame import Header, Kind
 from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Ended, Polled, Records, Rows
 
-# -- envelope ----------------------------------------------------------------------------------------
 _USER = int(Kind.USER)
 
 
@@ -93,7 +89,6 @@ def _frames(ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offse
     return Frames(ssp, offsets, payloads, after, sum(map(len, payloads)))
 
 
-# -- chooser -----------------------------------------------------------------------------------------
 class Chooser:
     """The waiting envelopes of one task: one queue per partition."""
 
@@ -102,8 +97,7 @@ class Chooser:
         self._turns: deque[SSP] = deque(self._queues)
         self._bootstrap = dict.fromkeys(bootstrap)  # a dict, as a set has no order to rely on
         self._bytes: dict[SSP, int] = dict.fromkeys(self._queues, 0)
-        self.now_ms = 0.0
-        """When (monotonic) what is offered next has arrived."""
+        self.now_ms = 0.0  # when (monotonic) what is offered next has arrived
 
     def offer(self, envelope: Envelope) -> None:
         """Append an envelope to the queue of its partition."""
@@ -171,11 +165,8 @@ class Chooser:
         return envelope
 
 
-# -- version buffer ----------------------------------------------------------------------------------
 MEMORY_BYTES_MAX = 32 << 20
-
-Reread = Callable[[SSP, Offset, Offset], Iterable[Records]]
-"""Reads a partition again, from an offset up to another."""
+Reread = Callable[[SSP, Offset, Offset], Iterable[Records]]  # reads a partition again, from an offset up to another
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +200,7 @@ class VersionBuffer:
         self._limit = memory_bytes_max
         self._labels: dict[int, list[_Early]] = {}
         self.memory_bytes = 0
-        self.stream_bytes = 0
-        """The bytes of the frames that will be read again."""
+        self.stream_bytes = 0  # the bytes of the frames that will be read again
 
     @property
     def empty(self) -> bool:

@@ -35,7 +35,6 @@ from headrace.task.connections import Connections
 from headrace.task.inputs.chooser import Chooser, envelopes
 from headrace.task.task import Task
 
-# -- consumers ---------------------------------------------------------------------------------------
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
 _FAR = 1 << 63
@@ -66,11 +65,9 @@ class InputConsumers:
             self._ssps.setdefault(name, []).append(ssp)
 
     def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
-        """Read from these positions, at the start and after a rollback; return them as offsets.
-
-        Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
-        further. Any user may trim a source, read or not: that is a ``TrimmedOffsetError``.
-        """
+        """Read from these positions, at the start and after a rollback; return them as offsets. Raises ``FencedError``
+        where an intermediate stream was trimmed past its position: its only reader has read further. Any user may trim
+        a source, read or not: that is a ``TrimmedOffsetError``."""
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
             consumer = self._consumers[name]
@@ -308,14 +305,12 @@ def not_what_was_read(why: str) -> StreamNotFoundError:
     )
 
 
-# -- bootstrap ---------------------------------------------------------------------------------------
 class Bootstrap:
     """The side inputs of one attempt. Reports to the chooser when one has been read."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
-        self._stretches: dict[SSP, tuple[Offset, Offset]] = {}
-        """The first and the last offset of each."""
+        self._stretches: dict[SSP, tuple[Offset, Offset]] = {}  # the first and the last offset of each
         self._open: set[SSP] = set()
 
     def begin(self, positions: Mapping[SSP, Offset], ends: Mapping[SSP, Offset]) -> None:

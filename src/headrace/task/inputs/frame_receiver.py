@@ -7,6 +7,7 @@ early wait here for their version. The order of each partition is kept. All on t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
@@ -36,38 +37,25 @@ from headrace.task.inputs.intake import CommittedSource, Intakes
 from headrace.task.metrics import TaskMetrics
 from headrace.task.task import Task
 
-FEED_BYTES = 4 << 20
-"""How much of a label is decoded at once: it may have been too much for the memory."""
+FEED_BYTES = 4 << 20  # how much of a label is decoded at once: it may have been too much for the memory
 
 
+@dataclass(eq=False)
 class FrameReceiver:
-    """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed.
+    """The receiving side of one task, for one attempt."""
 
-    ``shards``: how far the shards of each slot have been processed.
-    """
-
-    def __init__(
-        self,
-        machine: ProtocolMachine,
-        task: Task,
-        intakes: Intakes,
-        chooser: Chooser,
-        metrics: TaskMetrics,
-        buffer: VersionBuffer,
-    ) -> None:
-        self.buffer = buffer
-        self.positions: dict[SSP, Offset] = {}
-        self.shards: dict[SSP, Shards] = {}
-        self._machine = machine
-        self._task = task
-        self._intakes = intakes
-        self._chooser = chooser
-        self._metrics = metrics
-        self._sources: dict[SSP, CommittedSource] = {}
-        self._since: dict[SSP, int] = {}
-        self.detours: dict[SSP, Detour] = {}
-        """The sources that read a past range again, and what follows it."""
-        self._ended: set[SSP] = set()
+    _machine: ProtocolMachine
+    _task: Task
+    _intakes: Intakes
+    _chooser: Chooser
+    _metrics: TaskMetrics
+    buffer: VersionBuffer
+    positions: dict[SSP, Offset] = field(default_factory=dict)  # how far each input has been processed
+    shards: dict[SSP, Shards] = field(default_factory=dict)  # how far the shards of each slot have been processed
+    detours: dict[SSP, Detour] = field(default_factory=dict)  # those that read a past range again, and what follows
+    _sources: dict[SSP, CommittedSource] = field(default_factory=dict)
+    _since: dict[SSP, int] = field(default_factory=dict)
+    _ended: set[SSP] = field(default_factory=set)
 
     def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
         """Continue at these positions. ``saved`` is what the last commit record says about sources."""
@@ -84,10 +72,8 @@ class FrameReceiver:
             self._leave_out(ssp, entry)
 
     def detoured(self, ssp: SSP) -> bool:
-        """Whether all that a detour was for has been processed, once its end has been read.
-
-        What another app wrote before the end may be decided behind it. If the partition has ended, it never is.
-        """
+        """Whether all that a detour was for has been processed, once its end has been read. What another app wrote
+        before the end may be decided behind it. If the partition has ended, it never is."""
         return ssp in self._ended or not self._sources[ssp].undecided_before(self.detours[ssp].until)
 
     def rejoin(self, ssp: SSP) -> None:
@@ -100,11 +86,9 @@ class FrameReceiver:
         self._leave_out(ssp, entry)
 
     def published(self) -> dict[SSP, Offset]:
-        """How far each input has been processed, as back-pressure needs it: without what waits for its version.
-
-        That slows down writers who close versions by the clock. Others must go on reading, because this task may be
-        waiting for the next version that they close. What is held of a task that is down slows down none.
-        """
+        """How far each input has been processed, as back-pressure needs it: without what waits for its version. That
+        slows down writers who close versions by the clock. Others must go on reading, because this task may be waiting
+        for the next version that they close. What is held of a task that is down slows down none."""
         if self.buffer.empty:
             return self.positions
         by_clock = self._task.scope.written_by_clock

@@ -34,13 +34,9 @@ from headrace.task.operators.base import Arrival
 from headrace.task.scope import Placing
 from headrace.task.task import Task
 
-# -- intake ------------------------------------------------------------------------------------------
 _CHANGELOG = (Kind.CHANGE, Kind.COMMIT, Kind.ABORT)
-
 _log = logger(__name__)
-
-DeadLetters = Callable[[str, pl.DataFrame], None]
-"""Writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id."""
+DeadLetters = Callable[[str, pl.DataFrame], None]  # writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id
 
 
 class Intake:
@@ -58,13 +54,10 @@ class Intake:
         partial: bool = False,
     ) -> None:
         """``keys``: columns that a table finds the rows by, so that none may be null. ``placing``: the input has a key.
-
         ``added``: columns that older frames lack. ``partial``: an intermediate stream carries partial results, whose
-        columns their window checks.
-        """
+        columns their window checks."""
         self.partial = partial
-        self.since_ms: int | None = None
-        """What is older was in the tables of a backfill, and is left out."""
+        self.since_ms: int | None = None  # what is older was in the tables of a backfill, and is left out
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
@@ -82,10 +75,8 @@ class Intake:
     def decode(
         self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]
     ) -> list[tuple[pl.DataFrame, list[int]]]:
-        """The rows of whole user frames, as tables of neighbours, with the number of rows of each frame.
-
-        Only partial results have other columns than declared: then there are several tables.
-        """
+        """The rows of whole user frames, as tables of neighbours, with the number of rows of each frame. Only partial
+        results have other columns than declared: then there are several tables."""
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
         self._metrics.bytes_of[ssp] += size
@@ -124,10 +115,8 @@ class Intake:
     def accept(
         self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
     ) -> pl.DataFrame:
-        """The rows that fit. The policy decides about the others, and about undecodable messages.
-
-        ``place`` says in the reasons where the rows are from, if the offset doesn't tell the user.
-        """
+        """The rows that fit. The policy decides about the others, and about undecodable messages. ``place`` says in the
+        reasons where the rows are from, if the offset doesn't tell the user."""
         self._place = f"{place}: " if place else ""
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
@@ -248,7 +237,6 @@ class Intake:
                 )
 
 
-# -- intakes -----------------------------------------------------------------------------------------
 class Intakes:
     """The intakes of one attempt: everything that the task processes comes through here."""
 
@@ -297,7 +285,6 @@ class Intakes:
         self._task.rows(arrival, accepted)
 
 
-# -- committed source --------------------------------------------------------------------------------
 _PLAIN = Header(Kind.USER)
 
 

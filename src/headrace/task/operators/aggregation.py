@@ -1,26 +1,23 @@
 """Aggregates as expressions: partial results, merging, sketches, and the user's own.
 
-hyperloglog
-    Counts distinct values approximately. The durable hash of a value selects one of 4096 registers and gives a *rank*:
-    the number of leading zeros of the other bits, plus one. A register keeps the highest rank. It is one UInt32,
-    ``register * 64 + rank``; registers of zero aren't kept. For example, the codes 5*64+1, 5*64+3 and 9*64+2 become
-    the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation algorithms for HyperLogLog
-    sketches", 2017), with a standard error of 1.6 %. Codes are in changelogs: how they are computed must not change.
+**Hyperloglog.** Counts distinct values approximately. The durable hash of a value selects one of 4096 registers and
+gives a *rank*: the number of leading zeros of the other bits, plus one. A register keeps the highest rank. It is one
+UInt32, ``register * 64 + rank``; registers of zero aren't kept. For example, the codes 5*64+1, 5*64+3 and 9*64+2 become
+the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation algorithms for HyperLogLog sketches",
+2017), with a standard error of 1.6 %. Codes are in changelogs: how they are computed must not change.
 
-user aggregates
-    ``fold`` and ``reduce``. The result so far is a list of one value (empty: no result yet), and the messages that the
-    function hasn't seen are a list in the order of arrival; ``settle`` calls the function on those. So partial results
-    are merged without Python, and the function is called when everything that came before is known.
+**User aggregates.** ``fold`` and ``reduce``. The result so far is a list of one value (empty: no result yet), and the
+messages that the function hasn't seen are a list in the order of arrival; ``settle`` calls the function on those. So
+partial results are merged without Python, and the function is called when everything that came before is known.
 
-aggregation
-    The partial results of a batch, how to merge them, and the final value, all vectorised. Merging is associative, so
-    partial results can be made anywhere and in any grouping, if they are merged in the order of arrival. An aggregate
-    keeps its partial result in one or two columns, its *parts*. They are named by its kind and name, so the state of a
-    window outlives other aggregates that come, go, or move. For example, the mean of 3 and 5, and then of 10, has the
-    parts (8.0, 2) and (10.0, 1), merged (18.0, 3), and the final value 6.0.
+**Aggregation.** The partial results of a batch, how to merge them, and the final value, all vectorised. Merging is
+associative, so partial results can be made anywhere and in any grouping, if they are merged in the order of arrival. An
+aggregate keeps its partial result in one or two columns, its *parts*. They are named by its kind and name, so the state
+of a window outlives other aggregates that come, go, or move. For example, the mean of 3 and 5, and then of 10, has the
+parts (8.0, 2) and (10.0, 1), merged (18.0, 3), and the final value 6.0.
 
-    Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
-    whether its type can hold it: that doesn't depend on which messages were summed together.
+Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
+whether its type can hold it: that doesn't depend on which messages were summed together.
 """
 
 from __future__ import annotations
@@ -48,10 +45,8 @@ _PRECISION = 12
 _REGISTERS = 1 << _PRECISION
 _RANK_BITS = 6
 _RANKS = 1 << _RANK_BITS
-_HASH_BITS = 52
-"""The bits of the hash that give the rank: as many as a float can hold exactly."""
+_HASH_BITS = 52  # the bits of the hash that give the rank: as many as a float can hold exactly
 _ALPHA = 1 / (2 * np.log(2))
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -198,8 +193,7 @@ class _UserAggregate:
 
     def _next(self, so_far: list[Any], value: Any) -> Any:
         function = self._aggregate.function
-        if function is None:
-            raise ValueError("an aggregate by a function has one")
+        assert function is not None, "an aggregate by a function has one"
         if not so_far and self._aggregate.kind == "reduce":
             return value
         return self._checked(function, function(so_far[0] if so_far else self._initial(), value))
@@ -227,8 +221,7 @@ class _UserAggregate:
 
 
 # -- aggregation -------------------------------------------------------------------------------------
-TIME = "__t"
-"""The column that says when a message happened (ms), where that is known."""
+TIME = "__t"  # the column that says when a message happened (ms), where that is known
 _GROUP = "__group"
 
 
@@ -242,8 +235,7 @@ class _Parts:
 
 
 _WIDE = pl.Decimal(38, 0)
-_HALF = 10**19
-"""Half of the digits of a decimal."""
+_HALF = 10**19  # half of the digits of a decimal
 
 
 def _summed(value: pl.Expr, wide: pl.DataType, names: Sequence[str]) -> _Parts:
@@ -351,19 +343,16 @@ class Aggregation:
         at: pl.Expr | None,
         calling: Calling,
     ) -> None:
-        """``wide`` gives for each aggregate the type of its result, which partial sums have, too.
-
-        ``rows`` are what is aggregated; ``at`` is the time of the first and the last one, None: as they arrive.
-        ``calling`` is put around calls of the user's functions.
-        """
+        """``wide`` gives for each aggregate the type of its result, which partial sums have, too. ``rows`` are what is
+        aggregated; ``at`` is the time of the first and the last one, None: as they arrive. ``calling`` is put around
+        calls of the user's functions."""
         self._wide = wide
         self._at = at
         self._prepared: list[pl.Expr] = []
         self._partial: list[pl.Expr] = []
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
-        self.parts: list[str] = []
-        """The columns of partial results."""
+        self.parts: list[str] = []  # the columns of partial results
         self._folds: list[_UserAggregate] = []
         self._sums = [name for name, aggregate in aggregates if aggregate.kind == "sum"]
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
@@ -391,9 +380,7 @@ class Aggregation:
 
     def conformed(self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Partial results, with other ``columns``, of a version of the app with other aggregates: new ones are empty.
-
-        Raises ``DeclarationError`` if the rows don't fit.
-        """
+        Raises ``DeclarationError`` if the rows don't fit."""
         found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), self.nothing)
         for fold in self._folds:
             found = fold.evened(rows, found)
@@ -478,10 +465,8 @@ class Aggregation:
         return parts, [fold.made, *fold.waiting]
 
     def _value(self, column: str, expr: pl.Expr) -> pl.Expr:
-        """What to aggregate: a column as it is, an expression as a column computed for each row first.
-
-        Within a group a literal would be one value, however many rows the group has.
-        """
+        """What to aggregate: a column as it is, an expression as a column computed for each row first. Within a group a
+        literal would be one value, however many rows the group has."""
         if expr.meta.is_column():
             return expr
         self._prepared.append(expr.alias(column))

@@ -1,26 +1,23 @@
 """Windows that are columnar without look-ups: tumbling, hopping, sliding and overlapping counts.
 
-aligned
-    Tumbling and hopping windows that emit one result, when they are over. A batch is at once aggregated into partial
-    results per key and *slice*: a stretch of time in which no window begins or ends. So a message is kept once, however
-    many windows it is in. For example, windows of 10 s every 4 s have slices of 2 s, and each window has five of them.
-    The state is runs of slices (``stores.runs``). When time reaches the end of a window, its slices are merged and
-    emitted. A message is late if all its windows are over. If only some are, it counts in the others.
+**Aligned.** Tumbling and hopping windows that emit one result, when they are over. A batch is at once aggregated into
+partial results per key and *slice*: a stretch of time in which no window begins or ends. So a message is kept once,
+however many windows it is in. For example, windows of 10 s every 4 s have slices of 2 s, and each window has five of
+them. The state is runs of slices (``stores.runs``). When time reaches the end of a window, its slices are merged and
+emitted. A message is late if all its windows are over. If only some are, it counts in the others.
 
-sliding
-    For each message the window that ends with it, with partial results per key and time. When the watermark has passed
-    a time, its window is what the key had in the ``size`` before. A message is late if it is older than all windows to
-    come. One that is older than the watermark, but not by so much, counts only in the windows of later messages.
+**Sliding.** For each message the window that ends with it, with partial results per key and time. When the watermark
+has passed a time, its window is what the key had in the ``size`` before. A message is late if it is older than all
+windows to come. One that is older than the watermark, but not by so much, counts only in the windows of later messages.
 
-count
-    The last ``size`` messages of a key, whenever ``every`` more have arrived, in slices as for hopping windows, with
-    numbers instead of times. Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
+**Count.** The last ``size`` messages of a key, whenever ``every`` more have arrived, in slices as for hopping windows,
+with numbers instead of times. Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -39,20 +36,14 @@ from headrace.task.metrics import Counters
 from headrace.task.operators.aggregation import TIME
 from headrace.task.operators.windows import END, ROW, SLICE, START, WindowOperator
 
-# -- aligned -----------------------------------------------------------------------------------------
 _ROWS = "__rows"
 
 
 class AlignedWindow(WindowOperator):
     """Windows of one size, aligned to the epoch."""
 
-    def __init__(
-        self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters, *, combined: bool = False
-    ) -> None:
-        """``combined``: its input is partial results, made before the shuffle by ``combine``."""
+    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters) -> None:
         super().__init__(node, spec, counters)
-        self._combined = combined
-        self._counters = counters
         self._size = shape.size_ms
         self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
         self._shift = shape.offset_ms % self._every
@@ -61,31 +52,20 @@ class AlignedWindow(WindowOperator):
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
         conform = partial(self.conformed, columns=self._parts)
         self._runs = Runs(node.id, START, self._merged, self.keys, conform, form=self.form, shown=self._shown)
-        self._fired: int | None = None
-        """The start of the last window that is over."""
-
-    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages, for another task of this step; each has the number of its messages."""
-        if self._time is None:
-            raise ValueError("only windows over event time are combined")
-        return self._by_slice(self._time.added(rows, TIME), pl.len().cast(pl.Int64).alias(_ROWS))
-
-    @cached_property
-    def _combined_schema(self) -> pl.Schema:
-        return self.combine(self.spec.input.empty()).schema
+        self._fired: int | None = None  # the start of the last window that is over
 
     @override
-    def on_batch(self, rows: pl.DataFrame) -> None:
-        if not self._combined:
-            super().on_batch(rows)
-            return
-        partial = self.partials(rows, self._combined_schema)
-        lowest = partial.get_column(START).min()
+    def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
+        return self._by_slice(timed, pl.len().cast(pl.Int64).alias(_ROWS))
+
+    @override
+    def take_partials(self, partials: pl.DataFrame) -> None:
+        lowest = partials.get_column(START).min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every
-            self._counters.count("late", int(partial.filter(late).get_column(_ROWS).sum()))
-            partial = partial.filter(~late)
-        self._runs.add(partial if partial.columns == self._parts else partial[self._parts])
+            self._counters.count("late", int(partials.filter(late).get_column(_ROWS).sum()))
+            partials = partials.filter(~late)
+        self._runs.add(partials if partials.columns == self._parts else partials[self._parts])
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
@@ -222,9 +202,7 @@ def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:
     return time - since if not within else time - since + pl.when(since >= within).then(within).otherwise(0)
 
 
-# -- sliding -----------------------------------------------------------------------------------------
-_TIME = "__time"
-"""When the messages of a partial result happened, where people see it."""
+_TIME = "__time"  # when the messages of a partial result happened, where people see it
 
 
 class SlidingWindow(WindowOperator):
@@ -298,7 +276,6 @@ class SlidingWindow(WindowOperator):
         return rolled.filter(pl.col(START) >= began)
 
 
-# -- count -------------------------------------------------------------------------------------------
 _NUMBER = "__number"
 _TOTAL = "__total"
 _BEFORE = "__before"

@@ -1,20 +1,18 @@
 """The base of operators at run time, and the parts of its task and plan that an operator can use.
 
-provenance
-    The origin of the rows that a step processes, computed only if a row must be reported. Rows enter a task as an
-    ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them is on the stack of
-    the task's ``Provenance`` until it has emitted their results. One whose results each come from one row can say from
-    which (``became``), so a row can be traced back to its message. After others (a window, a join) it is only known
-    which messages were being processed.
+**Provenance.** The origin of the rows that a step processes, computed only if a row must be reported. Rows enter a task
+as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them is on the stack of
+the task's ``Provenance`` until it has emitted their results. One whose results each come from one row can say from
+which (``became``), so a row can be traced back to its message. After others (a window, a join) it is only known which
+messages were being processed.
 
-operator
-    The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` in topological order. An
-    operator hands results on with ``emit`` before it returns, so the order is kept. There is one thread; nothing may
-    block except a user's function.
+**Operator.** The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` in topological
+order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one thread; nothing
+may block except a user's function.
 
-    One that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these rows,
-    and ``collect`` emits what is done. The host commits, and ends, only when none holds anything, so these rows are in
-    no checkpoint.
+One that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these rows, and
+``collect`` emits what is done. The host commits, and ends, only when none holds anything, so these rows are in no
+checkpoint.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -40,21 +39,17 @@ from headrace.stores.base import StateStore
 from headrace.task.calls import Calls
 from headrace.task.event_time import NEVER
 from headrace.task.metrics import Counters
-from headrace.task.scope import AtWork, Done, Placing, UserCall
+from headrace.task.scope import AtWork, Done, Placing
 from headrace.task.tables import TaskTables
 
-# -- provenance --------------------------------------------------------------------------------------
 Numbers = Sequence[int] | pl.Series | npt.NDArray[np.int64]
-Origins = Callable[[], Numbers]
-"""For each row that an operator emits the number of the input row that it comes from."""
+Origins = Callable[[], Numbers]  # for each row that an operator emits the number of the input row that it comes from
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place of a message: the offset ``first``, or some offset up to ``last``.
-
-    ``index`` is its number among the rows of the frame that fit the schema, if it is known.
-    """
+    """The place of a message: the offset ``first``, or some offset up to ``last``. ``index`` is its number among the
+    rows of the frame that fit the schema, if it is known."""
 
     ssp: SSP
     first: Offset
@@ -70,11 +65,9 @@ class Origin:
 
 
 class Arrival:
-    """Rows of a partition from the offsets ``first`` up to, but not including, ``after``.
-
-    ``offsets`` and ``heights`` are of frames, the latter in rows that are processed; ``each`` has the offsets of single
-    messages, if there are gaps between them. ``shard``: the one of a slot that they are from.
-    """
+    """Rows of a partition from the offsets ``first`` up to, but not including, ``after``. ``offsets`` and ``heights``
+    are of frames, the latter in rows that are processed; ``each`` has the offsets of single messages, if there are gaps
+    between them. ``shard``: the one of a slot that they are from."""
 
     __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
 
@@ -120,8 +113,7 @@ class Passage:
     def __init__(self, rows: pl.DataFrame) -> None:
         self.rows = rows
         self.origins: Origins | None = None
-        self.cached: Numbers | None = None
-        """What ``origins`` has returned."""
+        self.cached: Numbers | None = None  # what ``origins`` has returned
 
     def origin(self, row: int, handed_on: int) -> int | None:
         """The number of the input row that a result, one of ``handed_on``, comes from."""
@@ -161,9 +153,9 @@ class Provenance:
         """Report the calls of this task's own code there."""
         self._at_work, self._task = at_work, task
 
-    def user_call(self, step: str, done: Done | None = None) -> UserCall:
+    def user_call(self, step: str, done: Done | None = None) -> AbstractContextManager[None]:
         """A context manager around a call of the app's own code by a step."""
-        return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival), done)
+        return self._at_work.call(self._task, step, "" if self._arrival is None else str(self._arrival), done)
 
     def arrive(self, arrival: Arrival | None) -> None:
         """Rows enter the task; None: they have been processed."""
@@ -193,10 +185,8 @@ ROWS_A_BATCH = 5
 
 
 class Tap:
-    """Samples the next batches of a step, ``rows`` in all, until ``until_ms``, for a user who peeks.
-
-    The run loop gives it batches; another thread reads what was ``taken``, and throws the tap away.
-    """
+    """Samples the next batches of a step, ``rows`` in all, until ``until_ms``, for a user who peeks. The run loop gives
+    it batches; another thread reads what was ``taken``, and throws the tap away."""
 
     def __init__(self, rows: int, until_ms: float, now_ms: Callable[[], float]) -> None:
         self._rows = rows
@@ -217,7 +207,6 @@ class Tap:
         return self.missing > 0
 
 
-# -- base --------------------------------------------------------------------------------------------
 RAISED: tuple[type[BaseException], ...] = (
     Exception,
     SystemExit,
@@ -242,11 +231,9 @@ HandOn = Callable[["Operator", pl.DataFrame, Sequence["Operator"], int], None]
 
 
 class Operator:
-    """The operator of one node; subclasses override what they need.
-
-    ``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, downstream too,
-    receive lower watermarks by that much, so none of its results is late.
-    """
+    """The operator of one node; subclasses override what they need. ``delay_ms``: how far below the watermark the event
+    time of its results can be. Operators after it, downstream too, receive lower watermarks by that much, so none of
+    its results is late."""
 
     delay_ms = 0
     tap: Tap | None = None
@@ -255,25 +242,19 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.after: list[Operator] = []
-        self.aside: dict[str, list[Operator]] = {}
-        """By side output the operators that take it."""
+        self.aside: dict[str, list[Operator]] = {}  # by side output the operators that take it
         self.kept: Placing | None = None
         """The key that its results must have unchanged, and ``number``, the partition and task to which it belongs."""
         self.number = 0
-        self.hand_on: HandOn | None = None
-        """Set where flows of one input meet."""
+        self.hand_on: HandOn | None = None  # set where flows of one input meet
         self.takes_single = False
         """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
-        self.ranks: npt.NDArray[np.int64] | None = None
-        """See ``rank``."""
-        self.emits_single = False
-        """What it emits goes on one row at a time."""
-        self.provenance = Provenance()
-        """Where the rows that it processes come from; shared by all operators of a task."""
+        self.ranks: npt.NDArray[np.int64] | None = None  # see ``rank``
+        self.emits_single = False  # what it emits goes on one row at a time
+        self.provenance = Provenance()  # where the rows that it processes come from; shared by all operators of a task
         self.batches = 0
         self.rows = 0
-        self.now_ms: int | None = None
-        """The wall clock; the host sets it at the start of each step."""
+        self.now_ms: int | None = None  # the wall clock; the host sets it at the start of each step
 
     def receive(self, rows: pl.DataFrame) -> None:
         """Take rows from an operator before this one (or from the task)."""
@@ -311,10 +292,8 @@ class Operator:
 
     @property
     def owes(self) -> bool:
-        """Whether it keeps messages whose results may be older than the messages that are still to come.
-
-        Then it isn't idle, though its inputs are. Asked often: it mustn't depend on how much it keeps.
-        """
+        """Whether it keeps messages whose results may be older than the messages that are still to come. Then it isn't
+        idle, though its inputs are. Asked often: it mustn't depend on how much it keeps."""
         return False
 
     @property
@@ -364,9 +343,7 @@ class Operator:
 
     def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
         """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
-
-        Results then come from ranks. None: the meeting is over. Only for operators that find the same in any order.
-        """
+        Results then come from ranks. None: the meeting is over. Only for operators that find the same in any order."""
         self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:
@@ -405,11 +382,9 @@ class Operator:
         """How many ways lead on from it."""
         return len(self.after) + sum(map(len, self.aside.values()))
 
-    def user_call(self, done: Done | None = None) -> UserCall:
-        """A context manager around each call of the app's own code: status and crash reports name the step.
-
-        ``done`` changes with each message, if the call is one for each message of a batch.
-        """
+    def user_call(self, done: Done | None = None) -> AbstractContextManager[None]:
+        """A context manager around each call of the app's own code: status and crash reports name the step. ``done``
+        changes with each message, if the call is one for each message of a batch."""
         return self.provenance.user_call(self.node.id, done)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
@@ -449,7 +424,6 @@ class Operator:
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"
 
 
-# -- build context -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
     """The chain creates one for each node; operators take their dependencies from it."""
@@ -458,12 +432,9 @@ class BuildContext:
     counters: Counters
     calls: Calls
     tables: TaskTables
-    inputs: tuple[Schema, ...]
-    """The schemas of its inputs."""
-    needed: tuple[str, ...] | None = None
-    """The columns of its results that others need; None: all."""
-    takes_partials: bool = False
-    """A window: its input is partial results, made before the shuffle."""
+    inputs: tuple[Schema, ...]  # the schemas of its inputs
+    needed: tuple[str, ...] | None = None  # the columns of its results that others need; None: all
+    takes_partials: bool = False  # a window: its input is partial results, made before the shuffle
     target_key: tuple[str, ...] = ()
     """A ``send_to``: the key by which rows are replaced in the table or output that it writes; empty if they aren't."""
     partials_of: Node | None = None

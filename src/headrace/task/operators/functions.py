@@ -2,23 +2,20 @@
 
 A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message.
 
-failure policy
-    A step reports which rows of a batch its function failed on. By policy the task stops, with an error that names the
-    step, the user's line, the message's place and the row; or the rows are dropped and counted; or dead letters about
-    them leave as the side output ``failed``. So a row has all of its effects or none, and dead letters are as durable
-    as results. After a window or a join a row is no longer a message: its letter names the messages that were being
-    processed, or none if the row was emitted because of time alone.
+**Failure policy.** A step reports which rows of a batch its function failed on. By policy the task stops, with an error
+that names the step, the user's line, the message's place and the row; or the rows are dropped and counted; or dead
+letters about them leave as the side output ``failed``. So a row has all of its effects or none, and dead letters are as
+durable as results. After a window or a join a row is no longer a message: its letter names the messages that were being
+processed, or none if the row was emitted because of time alone.
 
-functions
-    Batch functions and sinks get their own DataFrame, so changing it in place doesn't affect other branches of the
-    flow. If one of the results of a row can't be used, the row has no results at all.
+**Functions.** Batch functions and sinks get their own DataFrame, so changing it in place doesn't affect other branches
+of the flow. If one of the results of a row can't be used, the row has no results at all.
 
-waiting
-    Operators that wait for calls, on the run loop's thread, without blocking. Results never pass a watermark. An
-    operator is full while its queue holds twice as many results as it may call at once.
+**Waiting.** Operators that wait for calls, on the run loop's thread, without blocking. Results never pass a watermark.
+An operator is full while its queue holds twice as many results as it may call at once.
 
-    Calls in progress when a task dies or rolls back are made again when their rows are read again. So a call may be
-    made more than once; its result counts once, because no commit is made while a call is in progress.
+Calls in progress when a task dies or rolls back are made again when their rows are read again. So a call may be made
+more than once; its result counts once, because no commit is made while a call is in progress.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ from headrace.task.event_time import NEVER
 from headrace.task.metrics import Counters
 from headrace.task.operators.base import RAISED, BuildContext, Operator, Origin, ProvenanceSnapshot
 
-# -- results -----------------------------------------------------------------------------------------
 _YES_OR_NO = (bool, np.bool_)
 _ROWS = (GeneratorType, list, tuple)
 _NO_ROWS = (Mapping, str, bytes, pl.DataFrame, pl.LazyFrame, pl.Series)
@@ -91,19 +87,6 @@ def _slip_in(result: object) -> str | None:
     return None
 
 
-def _decided(function: object, results: list[Any]) -> tuple[list[bool], dict[int, WrongResult]]:
-    """Which messages a filter's function keeps, and an error for each result that doesn't say so, by index."""
-    if {*map(type, results)} <= {bool}:
-        return results, {}
-    wanted, hint = "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
-    wrong = {
-        index: WrongResult(function, result, wanted, hint)
-        for index, result in enumerate(results)
-        if not isinstance(result, _YES_OR_NO)
-    }
-    return [bool(result) for index, result in enumerate(results) if index not in wrong], wrong
-
-
 def _rows_in(function: object, result: Any) -> Iterable[Any]:
     """The rows that a call for ``flat_map`` returned."""
     if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
@@ -135,7 +118,6 @@ def _shown(result: object) -> str:
     return f"{result!r:.80}" if plain else "None" if result is None else f"a {type(result).__name__}"
 
 
-# -- source line -------------------------------------------------------------------------------------
 def users_line(error: BaseException) -> str:
     """``" at "`` and the line of the app's own code that raised; empty if none is known."""
     line = _line_of(error)
@@ -152,11 +134,9 @@ def _line_of(error: BaseException) -> str | None:
 
 
 def line_now(thread: int, *, called: bool = True) -> str | None:
-    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none.
-
-    That is the innermost line that isn't in an installed package or in Python itself; if all are and Headrace has
-    ``called`` the app's own code, the outermost.
-    """
+    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none. That is the
+    innermost line that isn't in an installed package or in Python itself; if all are and Headrace has ``called`` the
+    app's own code, the outermost."""
     frame = thread_stacks().get(thread)
     own: str | None = None
     outermost: str | None = None
@@ -188,11 +168,8 @@ def _is_ours(frame: FrameType) -> bool:
     return isinstance(name, str) and name.startswith("headrace.")
 
 
-# -- failure policy ----------------------------------------------------------------------------------
 _log = logger(__name__)
-
-_ROW_CHARS_MAX = 500
-"""How much of a row an error shows; a letter holds all of it."""
+_ROW_CHARS_MAX = 500  # how much of a row an error shows; a letter holds all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +179,7 @@ class RowFailure:
     row: int
     error: BaseException
     misfit: bool = False
-    note: str = ""
-    """The circumstances: ``in the last of 5 attempts``."""
+    note: str = ""  # the circumstances: ``in the last of 5 attempts``
 
     @property
     def reason(self) -> str:
@@ -225,8 +201,7 @@ class FailurePolicy:
     """The policy of one step."""
 
     def __init__(self, operator: Operator, on_error: OnError, counters: Counters) -> None:
-        self.stops = on_error == "fail"
-        """The first failure stops the task, so later rows need not be tried."""
+        self.stops = on_error == "fail"  # the first failure stops the task, so later rows need not be tried
         self._operator = operator
         self._on_error = on_error
         self._counters = counters
@@ -312,7 +287,6 @@ def _as_json(rows: pl.DataFrame) -> list[str]:
     return [line.decode() for line in encode_lines(rows).split(b"\n")[:-1]]
 
 
-# -- functions ---------------------------------------------------------------------------------------
 _ROWS_AT_ONCE = 4096
 _ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"
 
@@ -367,11 +341,9 @@ class RowFunctionOperator(Operator):
             self.emit(concat_rows(tables))
 
     def _called(self, records: Sequence[Any], flat: list[Any], first: int) -> tuple[list[Any], list[RowFailure]]:
-        """The results of the rows that didn't fail, and the failures (only the first, if it stops the task).
-
-        ``first`` is the number of the first row. For ``flat_map`` the results go to ``flat``. The result of a row is
-        then the length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5.
-        """
+        """The results of the rows that didn't fail, and the failures (only the first, if it stops the task). ``first``
+        is the number of the first row. For ``flat_map`` the results go to ``flat``. The result of a row is then the
+        length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5."""
         results: list[Any] = []
         failures: list[RowFailure] = []
         # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.
@@ -398,11 +370,15 @@ class RowFunctionOperator(Operator):
     def _decisions(
         self, results: list[Any], numbers: Sequence[int], failures: list[RowFailure]
     ) -> tuple[list[bool], Sequence[int], list[RowFailure]]:
-        kept, wrong = _decided(self._spec.function, results)
-        if wrong:
-            failures = [*failures, *(RowFailure(numbers[index], error) for index, error in wrong.items())]
+        """Which messages a filter keeps, the numbers of their rows, and the failures with results that don't say so."""
+        if not {*map(type, results)} <= {bool}:
+            wanted, hint = "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
+            wrong = {index for index, result in enumerate(results) if not isinstance(result, _YES_OR_NO)}
+            errors = {index: WrongResult(self._spec.function, results[index], wanted, hint) for index in wrong}
+            failures = [*failures, *(RowFailure(numbers[index], error) for index, error in errors.items())]
             numbers = [number for index, number in enumerate(numbers) if index not in wrong]
-        return kept, numbers, sorted(failures, key=lambda failure: failure.row)
+            results = [bool(result) for index, result in enumerate(results) if index not in wrong]
+        return results, numbers, sorted(failures, key=lambda failure: failure.row)
 
     def _emit_kept(self, rows: pl.DataFrame, numbers: Sequence[int], results: list[bool]) -> None:
         kept = pl.Series(results, dtype=pl.Boolean)
@@ -417,9 +393,7 @@ class RowFunctionOperator(Operator):
         self, records: list[Any], origins: Sequence[int] | npt.NDArray[np.int64], failures: list[RowFailure]
     ) -> tuple[pl.DataFrame, Sequence[int], list[RowFailure]]:
         """Records as a table, the numbers of the rows that they come from, and the failures with those that don't fit.
-
-        ``origins`` has the number of the row of each record.
-        """
+        ``origins`` has the number of the row of each record."""
         try:
             return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
         except DataError:
@@ -653,6 +627,5 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
 
 
 def _failure(row: int, done: Done) -> RowFailure:
-    if done.error is None:
-        raise ValueError("the call has succeeded")
+    assert done.error is not None, "the call has succeeded"
     return RowFailure(row, done.error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")

@@ -39,8 +39,7 @@ class IntervalJoinOperator(Operator):
 
     def __init__(self, node: Node, spec: IntervalJoin, context: BuildContext) -> None:
         super().__init__(node)
-        if node.schema is None:
-            raise ValueError("a join has an output schema")
+        assert node.schema is not None, "a join has an output schema"
         left, right = context.inputs
         self.spec = spec
         self.counters = context.counters

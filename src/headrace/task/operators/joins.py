@@ -1,24 +1,21 @@
 """Joins with tables and with latest messages.
 
-table
-    Steps see a table as it is when a batch reaches them. So the order in which the task processes messages decides what
-    a join finds; there is no other order between a flow that fills a table and one that joins it.
+**Table.** Steps see a table as it is when a batch reaches them. So the order in which the task processes messages
+decides what a join finds; there is no other order between a flow that fills a table and one that joins it.
 
-as of
-    In a table of versions each message finds the row as it was at the message's time. If flows of this stage fill it,
-    messages wait in the task's state until the watermark has passed their times. By then every version that counts for
-    them has arrived, and they leave, earliest first. If side inputs fill it, nothing says that all versions have
-    arrived, so messages are looked up at once. A message that is older than the versions that are kept is counted as
-    late and dropped; one that is older than the watermark, but not by so much, is looked up at once.
+**As of.** In a table of versions each message finds the row as it was at the message's time. If flows of this stage
+fill it, messages wait in the task's state until the watermark has passed their times. By then every version that counts
+for them has arrived, and they leave, earliest first. If side inputs fill it, nothing says that all versions have
+arrived, so messages are looked up at once. A message that is older than the versions that are kept is counted as late
+and dropped; one that is older than the watermark, but not by so much, is looked up at once.
 
-latest
-    Each message is joined with the latest one of its key from the other side, by the wall clock: event time plays no
-    part. A batch looks up its keys in the other side's table, and is then put into its own side's. Null keys have no
-    partners and aren't kept.
+**Latest.** Each message is joined with the latest one of its key from the other side, by the wall clock: event time
+plays no part. A batch looks up its keys in the other side's table, and is then put into its own side's. Null keys have
+no partners and aren't kept.
 
-remote
-    Each batch waits for the rows of its keys, and batches leave in the order in which they arrived. Each distinct key
-    of a batch is read once, unless it is in the cache, in requests of the table's batch size. A null key finds nothing.
+**Remote.** Each batch waits for the rows of its keys, and batches leave in the order in which they arrived. Each
+distinct key of a batch is read once, unless it is in the cache, in requests of the table's batch size. A null key finds
+nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ class _LookupColumns:
         return joined, range(joined.height)
 
 
-# -- as of -------------------------------------------------------------------------------------------
 _TIME = "__time"
 _EMITTED_ROWS_MAX = 1 << 17
 
@@ -89,8 +85,7 @@ _EMITTED_ROWS_MAX = 1 << 17
 class _TableAsOf(Operator):
     def __init__(self, node: Node, spec: TableJoin, table: VersionedTable, context: BuildContext) -> None:
         super().__init__(node)
-        if spec.time is None:
-            raise ValueError("a table of versions is read as of a time")
+        assert spec.time is not None, "a table of versions is read as of a time"
         (left,) = context.inputs
         self._table = table
         self._counters = context.counters
@@ -170,14 +165,12 @@ class _TableAsOf(Operator):
         self.emit(joined)
 
 
-# -- latest ------------------------------------------------------------------------------------------
 class LatestJoinOperator(Operator):
     """A join of latest messages, in one task."""
 
     def __init__(self, node: Node, spec: LatestJoin, context: BuildContext) -> None:
         super().__init__(node)
-        if node.schema is None:
-            raise ValueError("a join has an output schema")
+        assert node.schema is not None, "a join has an output schema"
         self._columns = list(node.schema.columns)
         left, right = context.inputs
         keys = list(spec.keys)
@@ -249,7 +242,6 @@ class _LatestSide(Operator):
         return rows.rename(self._names, strict=False)
 
 
-# -- remote ------------------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class _Batch:
     """Rows that wait for the rows of their keys."""
@@ -343,7 +335,6 @@ class _RemoteLookup(WaitingOperator[_Batch]):
             raise self.misfitted(error, f"what {what} returned") from error
 
 
-# -- table -------------------------------------------------------------------------------------------
 def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Operator:
     """The operator for a join with a table: which one depends on the kind of table."""
     if spec.table in context.tables.remote:
@@ -355,10 +346,8 @@ def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Oper
 
 
 class TableWriter(Operator):
-    """Puts rows into a table, or deletes rows; the last row of a key wins.
-
-    A version that is older than the watermark is counted as late; later look-ups find it nevertheless.
-    """
+    """Puts rows into a table, or deletes rows; the last row of a key wins. A version that is older than the watermark
+    is counted as late; later look-ups find it nevertheless."""
 
     def __init__(self, node: Node, spec: SendToTable, context: BuildContext) -> None:
         super().__init__(node)

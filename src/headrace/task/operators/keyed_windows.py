@@ -1,21 +1,19 @@
 """Windows whose state is looked up by key: with panes, users' functions, sessions and full count windows.
 
-keyed
-    The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged with
-    the batch's partial results, and put back; panes that a trigger makes due are emitted in between. When time
-    advances, the rows that are due are taken out and emitted; then they are dropped, or put back for their next pane.
+**Keyed.** The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged
+with the batch's partial results, and put back; panes that a trigger makes due are emitted in between. When time
+advances, the rows that are due are taken out and emitted; then they are dropped, or put back for their next pane.
 
-    A trigger that counts must see each message: a batch that fills a window several times gives as many panes. For that
-    the messages are numbered, not visited one by one: with a pane every 3 messages and 2 messages since the last one, a
-    batch of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are full.
+A trigger that counts must see each message: a batch that fills a window several times gives as many panes. For that the
+messages are numbered, not visited one by one: with a pane every 3 messages and 2 messages since the last one, a batch
+of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are full.
 
-session
-    A message begins a session that lasts until the gap has passed; overlapping sessions of a key are one. A batch is
-    first aggregated into *spans*: partial results of messages that are certainly in one session, which can be made
-    before a shuffle as well. The spans, and the sessions of their keys in the state, are sorted by time. A new session
-    begins where the gap has passed since all earlier ones: one pass over columns. For example, with a gap of 10, the
-    session [0, 15) and spans [12, 22) and [30, 40) become [0, 22) and [30, 40). If each message must be seen (panes
-    that count, a side output of late messages), the messages take the place of spans.
+**Session.** A message begins a session that lasts until the gap has passed; overlapping sessions of a key are one. A
+batch is first aggregated into *spans*: partial results of messages that are certainly in one session, which can be made
+before a shuffle as well. The spans, and the sessions of their keys in the state, are sorted by time. A new session
+begins where the gap has passed since all earlier ones: one pass over columns. For example, with a gap of 10, the
+session [0, 15) and spans [12, 22) and [30, 40) become [0, 22) and [30, 40). If each message must be seen (panes that
+count, a side output of late messages), the messages take the place of spans.
 
 A message is too late if all its windows are over, including the allowed lateness. If only some are, it counts in the
 others. One that joins a session which still exists is never too late.
@@ -25,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import polars as pl
 from typing_extensions import override
@@ -61,12 +58,8 @@ from headrace.task.operators.windows import (
     WindowOperator,
 )
 
-# -- keyed -------------------------------------------------------------------------------------------
-_ALL_BEFORE = 1 << 62
-"""More than any number of panes."""
-
-Conform = Callable[[pl.DataFrame], pl.DataFrame]
-"""Gives rows of the state the columns that they have now."""
+_ALL_BEFORE = 1 << 62  # more than any number of panes
+Conform = Callable[[pl.DataFrame], pl.DataFrame]  # gives rows of the state the columns that they have now
 Assigned = tuple[pl.DataFrame, pl.DataFrame | None]
 """Messages with their windows, ``START`` and ``END``; and the rows of those keys and windows, taken from the state."""
 
@@ -206,19 +199,16 @@ class KeyedWindow(WindowOperator):
 
     def _emit_due(self, column: str, bound: int, before: int, time: int) -> None:
         """Emit the panes that are due by ``bound``; time has advanced from ``before`` to ``time``."""
-        for rows in in_lots(self.store.take_due(column, bound)):
-            self._emit_panes(rows, before, time)
-
-    def _emit_panes(self, rows: pl.DataFrame, before: int, time: int) -> None:
         on_time = (pl.col(END) > before) & (pl.col(END) <= time)
         some = pl.col(NUMBER) > 0
-        emitted = (some | on_time) if self._accumulating else some
-        rows = rows.with_columns(emitted.alias("__emitted"), on_time.alias("__on_time"))
-        self._send(rows.filter("__emitted"), time)
+        due = ((some | on_time) if self._accumulating else some).alias("__emitted"), on_time.alias("__on_time")
         emitted = pl.col("__emitted")
-        left = rows.filter(~self._panes.over(time))
-        if left.height:
-            self._keep(left.with_columns(pl.col(INDEX) + emitted.cast(pl.Int64), *self._after(emitted)), time)
+        for part in in_lots(self.store.take_due(column, bound)):
+            rows = part.with_columns(due)
+            self._send(rows.filter(emitted), time)
+            left = rows.filter(~self._panes.over(time))
+            if left.height:
+                self._keep(left.with_columns(pl.col(INDEX) + emitted.cast(pl.Int64), *self._after(emitted)), time)
 
     def _send(self, rows: pl.DataFrame, time: int) -> None:
         if not self.spec.marked:
@@ -243,7 +233,6 @@ class KeyedWindow(WindowOperator):
         self.store.put(self.aggregation.settle(rows).with_columns(due).select(self._columns))
 
 
-# -- assigned ----------------------------------------------------------------------------------------
 class AssignedWindow(KeyedWindow):
     """Windows of one size, aligned to the epoch."""
 
@@ -281,7 +270,6 @@ class WholeWindow(KeyedWindow):
         return rows, self.store.take(rows.select(*self.keys, START).unique())
 
 
-# -- session -----------------------------------------------------------------------------------------
 _PLACE, _SESSION = "__place", "__session"
 
 
@@ -290,39 +278,20 @@ class SessionWindow(KeyedWindow):
 
     order = (END, START)
 
-    def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters, *, combined: bool = False) -> None:
-        """``combined``: its input is spans, made before the shuffle by ``combine``."""
+    def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters) -> None:
         super().__init__(node, spec, counters)
         self._gap = shape.gap_ms
-        self._combined = combined
 
     @override
     def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
         return KeyedRows(id_, self.keys, [START], dues, conform, form=self.form, shown=self.people)
-
-    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The spans of messages, for another task of this step; each has the number of its messages."""
-        if self._time is None:
-            raise ValueError("only windows over event time are combined")
-        return self._spans(self._time.added(rows, TIME))
-
-    @cached_property
-    def _combined_schema(self) -> pl.Schema:
-        return self.combine(self.spec.input.empty()).schema
-
-    @override
-    def on_batch(self, rows: pl.DataFrame) -> None:
-        if not self._combined:
-            super().on_batch(rows)
-            return
-        self._take_spans(self.partials(rows, self._combined_schema))
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
         if self._panes.counted or LATE in self.aside:
             self.take_together(rows)
         else:
-            self._take_spans(self._spans(self.clocked(rows)))
+            self.take_partials(self.condensed(self.clocked(rows)))
 
     @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
@@ -333,13 +302,12 @@ class SessionWindow(KeyedWindow):
             rows = rows.filter(~late)
         return rows, before
 
-    def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages that are certainly in the same session.
-
-        If the order of messages matters, a span is all messages of the batch in one session, in the order of sessions.
-        If not, it is all messages between two multiples of the gap: two may touch, but nothing has to be sorted.
-        """
-        times = rows[TIME]
+    @override
+    def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
+        """Spans: partial results of messages that are certainly in the same session. If the order of messages matters,
+        a span is all messages of the batch in one session, in the order of sessions. If not, it is all messages between
+        two multiples of the gap: two may touch, but nothing has to be sorted."""
+        times = timed[TIME]
         low, high = times.min(), times.max()
         more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)
         if not isinstance(low, int) or not isinstance(high, int) or high - low < self._gap:
@@ -347,8 +315,8 @@ class SessionWindow(KeyedWindow):
         elif not self.aggregation.ordered:
             part = pl.col(TIME) // self._gap
         else:
-            rows, part = self._numbered(rows), pl.col(_SESSION)
-        spans = self.partial(rows.with_columns(part.alias(_SESSION)), [*self.keys, _SESSION], *more).drop(_SESSION)
+            timed, part = self._numbered(timed), pl.col(_SESSION)
+        spans = self.partial(timed.with_columns(part.alias(_SESSION)), [*self.keys, _SESSION], *more).drop(_SESSION)
         return spans.sort(START) if self.aggregation.ordered else spans
 
     def _numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -359,8 +327,9 @@ class SessionWindow(KeyedWindow):
         rows = sort_rows(rows.with_row_index(_PLACE), [*self.keys, TIME])
         return rows.with_columns(begins.fill_null(value=True).cum_sum().alias(_SESSION)).sort(_PLACE).drop(_PLACE)
 
-    def _take_spans(self, spans: pl.DataFrame) -> None:
-        spans, before = self._joined(spans)
+    @override
+    def take_partials(self, partials: pl.DataFrame) -> None:
+        spans, before = self._joined(partials)
         if self.time > NEVER:
             late = self._panes.over(self.time)
             self._counters.count("late", int(spans.filter(late)[NUMBER].sum()))
@@ -401,27 +370,25 @@ class SessionWindow(KeyedWindow):
         return bounds.sort(_PLACE)
 
 
-# -- choice ------------------------------------------------------------------------------------------
-MergeableWindow = AlignedWindow | SessionWindow
-"""These windows can ``combine`` messages into partial results, and take partial results as input."""
-
-
 def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOperator:
     """The operator for a window step."""
-    return _window(node, spec, context.counters, combined=context.takes_partials)
+    window = window_operator(node, spec, context.counters)
+    window.combined = context.takes_partials
+    return window
 
 
-def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
+def window_operator(node: Node, spec: Window, counters: Counters) -> WindowOperator:
+    """The operator for a window, also to ``combine`` messages for it: ``plan.passes`` says for which."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
         case specs.Tumbling() | specs.Hopping() as shape if not spec.marked and not by_function:
-            return AlignedWindow(node, spec, shape, counters, combined=combined)
+            return AlignedWindow(node, spec, shape, counters)
         case specs.Tumbling() | specs.Hopping() as shape:
             return AssignedWindow(node, spec, shape, counters)
         case specs.Sliding() as shape:
             return SlidingWindow(node, spec, shape, counters)
         case specs.Session() as shape:
-            return SessionWindow(node, spec, shape, counters, combined=combined)
+            return SessionWindow(node, spec, shape, counters)
         case specs.GlobalWindow():
             return WholeWindow(node, spec, counters)
         case specs.CountWindow(size=size, every=every) if size == every:
@@ -429,11 +396,3 @@ def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = Fa
             return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
         case specs.CountWindow() as shape:
             return CountedWindow(node, spec, shape, counters)
-
-
-def mergeable_window(node: Node, spec: Window, counters: Counters) -> MergeableWindow:
-    """The operator that makes partial results of a window that ``plan.passes`` chose."""
-    window = _window(node, spec, counters)
-    if not isinstance(window, MergeableWindow):
-        raise TypeError(f"{spec.shape!r} has no partial results")
-    return window

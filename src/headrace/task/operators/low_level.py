@@ -2,18 +2,16 @@
 
 The contract is in ``api/tasks.py``.
 
-sent
-    A row's values are taken out of it at once, into columns. So later changes to the dict have no effect, and a missing
-    column is reported at the line that forgot it. Whether all values fit is only known when the batch is built: until
-    then the line of each ``send`` of a row that might not fit is kept.
+**Sent.** A row's values are taken out of it at once, into columns. So later changes to the dict have no effect, and a
+missing column is reported at the line that forgot it. Whether all values fit is only known when the batch is built:
+until then the line of each ``send`` of a row that might not fit is kept.
 
-table records
-    A write is seen by the task's next read, and by every step that the rows of the stage reach afterwards.
+**Table records.** A write is seen by the task's next read, and by every step that the rows of the stage reach
+afterwards.
 
-task
-    Messages become records column by column, a few thousand at a time; the only Python per message is the user's own
-    call. What the calls send leaves as one DataFrame per output, in the order of sending, after a batch, a round of
-    timers or a watermark. The instance is a copy made for this task; a restarted task gets another.
+**Task.** Messages become records column by column, a few thousand at a time; the only Python per message is the user's
+own call. What the calls send leaves as one DataFrame per output, in the order of sending, after a batch, a round of
+timers or a watermark. The instance is a copy made for this task; a restarted task gets another.
 """
 
 from __future__ import annotations
@@ -61,7 +59,6 @@ from headrace.task.scope import Done
 from headrace.task.tables import Sweeper
 
 
-# -- sent --------------------------------------------------------------------------------------------
 class _Sent:
     """What was sent to one output and has not been emitted."""
 
@@ -72,8 +69,7 @@ class _Sent:
         self._places: dict[int, tuple[CodeType, int]] = {}
         """For each row that might not fit, the code that has sent it and the instruction there: it is faster than
         lines."""
-        self._frames: list[pl.DataFrame] = []
-        """What was sent before the rows in ``_columns``."""
+        self._frames: list[pl.DataFrame] = []  # what was sent before the rows in ``_columns``
         self._trial: tuple[int, int] | None = None
         """The numbers of frames, and of rows in ``_columns``, when the trial began."""
         self.append = _appending(schema.columns, self._columns)
@@ -173,7 +169,6 @@ def _line(code: CodeType, instruction: int) -> str:
     return f"{code.co_filename}:{line}"
 
 
-# -- task context ------------------------------------------------------------------------------------
 _EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars
 _MS = timedelta(milliseconds=1)
 _AXES = ("event", "processing")
@@ -190,14 +185,11 @@ class _TaskPort(TaskContext):
         self._counters = counters
         self.name = TaskName("", 0)
         self.ending = False
-        self.records: Mapping[str, Records] = {}
-        """The tables, by the names that the task uses."""
-        self.firing: tuple[TimerAxis, int] | None = None
-        """The axis and time of the timer that is firing."""
+        self.records: Mapping[str, Records] = {}  # the tables, by the names that the task uses
+        self.firing: tuple[TimerAxis, int] | None = None  # the axis and time of the timer that is firing
         self.sent: Mapping[str, _Sent] = {name: _Sent(name, schema) for name, schema in spec.outputs}
         self.input = ""
-        self.overdue = False
-        """A timer was set that event time has passed already."""
+        self.overdue = False  # a timer was set that event time has passed already
         self.wants_commit = False
         self.wants_shutdown = False
         self._open = False
@@ -243,19 +235,19 @@ class _TaskPort(TaskContext):
                 f"on_timer sets a timer for {time}, which is not after its own time, {self.firing[1]}",
                 hint="do the work now, or set the timer for a later time",
             )
-        self._timers.set(axis, identity, time)
+        self._timers[axis].set(identity, time)
         if axis == "event" and time <= self._time.event_time:
             self.overdue = True
 
     @override
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
         _check_axis(axis)
-        self._timers.delete(axis, identity_of(key, name))
+        self._timers[axis].delete(identity_of(key, name))
 
     @override
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
         _check_axis(axis)
-        return self._timers.time_of(axis, identity_of(key, name))
+        return self._timers[axis].time_of(identity_of(key, name))
 
     def _check_timer(self, time: object, axis: TimerAxis) -> None:
         _check_axis(axis)
@@ -334,7 +326,6 @@ def _milliseconds(at: datetime) -> int:
     return (naive - _EPOCH) // _MS
 
 
-# -- table records -----------------------------------------------------------------------------------
 class _TableRecords:
     """The reads and, if the task was declared to write the table, the writes."""
 
@@ -391,7 +382,6 @@ class _TableRecords:
         )
 
 
-# -- task --------------------------------------------------------------------------------------------
 ROWS_AT_ONCE = 8192
 
 
@@ -480,9 +470,7 @@ class TaskOperator(Operator):
 
     def _each(self, records: Iterable[Any]) -> Iterator[BaseException]:
         """Process messages up to the first that sets a timer which is due at once, as it fires before the next message.
-
-        Yield the error of each that failed, unless the policy stops at the first: then raise.
-        """
+        Yield the error of each that failed, unless the policy stops at the first: then raise."""
         process, port = self._task.process, self._port
         port.overdue = False
         stops = self._policy.stops
@@ -528,11 +516,11 @@ class TaskOperator(Operator):
     @property
     @override
     def owes(self) -> bool:
-        return self.timers.earliest("event") is not None
+        return self.timers["event"].earliest() is not None
 
     @override
     def due_ms(self) -> int | None:
-        moments = (self.timers.earliest("processing"), self._sweeper.due_ms())
+        moments = (self.timers["processing"].earliest(), self._sweeper.due_ms())
         return min((due for due in moments if due is not None), default=None)
 
     @override
@@ -571,10 +559,10 @@ class TaskOperator(Operator):
 
     def _fire_some(self, axis: TimerAxis, through: int) -> int:
         fired, on_timer = 0, self._task.on_timer
-        if (earliest := self.timers.earliest(axis)) is None or earliest > through:
+        if (earliest := self.timers[axis].earliest()) is None or earliest > through:
             return fired
         with self._calling("on_timer"):
-            while fired < ROWS_AT_ONCE and (due := self.timers.pop(axis, through)) is not None:
+            while fired < ROWS_AT_ONCE and (due := self.timers[axis].pop(through)) is not None:
                 time, identity = due
                 name, key = named(identity)
                 self._port.firing = (axis, time)

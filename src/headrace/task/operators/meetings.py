@@ -26,12 +26,9 @@ from headrace.plan.order import Meeting
 from headrace.rows.given import concat_rows
 from headrace.task.operators.base import Operator, Passage, Provenance
 
-Places = npt.NDArray[np.int64]
-"""The place of each row; one row of numbers each."""
+Places = npt.NDArray[np.int64]  # the place of each row; one row of numbers each
 Indexes = npt.NDArray[np.int64]
-
-_UNKNOWN = -(1 << 40)
-"""From here on count rows of which it isn't known which message they are from; below all others."""
+_UNKNOWN = -(1 << 40)  # from here on count rows of which it isn't known which message they are from; below all others
 
 
 class TracedPassage(Passage):
@@ -44,16 +41,11 @@ class TracedPassage(Passage):
         super().__init__(rows)
         self.serial = serial
         self.places = places
-        self.branches = 0
-        """How many ways lead on; 0 for one."""
-        self.apart = False
-        """Some ways take side outputs, which are handed on by themselves."""
-        self.branch = 0
-        """The way taken now."""
-        self.before = 0
-        """How many results were handed on before."""
-        self.part = 0
-        """The number of the first row handed on now, among those emitted together."""
+        self.branches = 0  # how many ways lead on; 0 for one
+        self.apart = False  # some ways take side outputs, which are handed on by themselves
+        self.branch = 0  # the way taken now
+        self.before = 0  # how many results were handed on before
+        self.part = 0  # the number of the first row handed on now, among those emitted together
 
     @override
     def origin(self, row: int, handed_on: int) -> int | None:
@@ -101,8 +93,7 @@ class TracedProvenance(Provenance):
         index: Indexes = np.arange(height)
         levels: list[Indexes] = []
         for passage in reversed(self._passages):
-            if not isinstance(passage, TracedPassage):
-                raise TypeError("a traced provenance has traced passages")
+            assert isinstance(passage, TracedPassage), "a traced provenance has traced passages"
             index = index + passage.part
             if passage.branches:
                 levels.append((index + passage.before) * passage.branches + passage.branch)
@@ -215,7 +206,7 @@ class MeetingPoint:
             side.rank(None)
 
     def _portions(self, entries: dict[int, tuple[pl.DataFrame, Places]]) -> Iterator[tuple[int, int, int]]:
-        """(entry, first row, row after the last) in the order of taking; may order an entry's rows anew, or drop
+        """(entry, first row, row after the last) in the order of taking; may reorder an entry's rows, or drop
         some."""
         order, owner = _order([places for _, places in entries.values()])
         match self._meeting.pace:

@@ -41,7 +41,6 @@ from headrace.task.operators.steps import (
 
 S = TypeVar("S", bound=OperatorSpec)
 Build = Callable[[Node, S, BuildContext], Operator]
-
 _BUILDS: dict[type[OperatorSpec], Build[Any]] = {}
 
 

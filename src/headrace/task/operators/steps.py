@@ -1,17 +1,15 @@
 """Operators without state of their own, those that pass rows on, and ``deduplicate`` and ``drop_late``.
 
-spacing
-    The rows that are far enough apart in time, as if rows were visited one by one, and one chosen unless an earlier
-    chosen row of its group is too near. Example: with distance 10, the times 0, 4, 11, 15, 21 keep 0, 11 and 21. If the
-    times of a group never decrease, the chosen rows are a walk: from each to the next one that is far enough away. The
-    walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need one round for each
-    row that they choose (``_by_rounds``).
+**Spacing.** The rows that are far enough apart in time, as if rows were visited one by one, and one chosen unless an
+earlier chosen row of its group is too near. Example: with distance 10, the times 0, 4, 11, 15, 21 keep 0, 11 and 21. If
+the times of a group never decrease, the chosen rows are a walk: from each to the next one that is far enough away. The
+walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need one round for each row
+that they choose (``_by_rounds``).
 
-deduplicate
-    A message is let through unless one of its key that was let through has a time less than ``within`` away, before or
-    after. The state is the time and key of each message let through, in runs sorted by the hash of the key. Entries
-    that no timely message can be near any more are dropped. A message older than the watermark is late: it is counted
-    and dropped. A null key is a key like any other; a null time is an error.
+**Deduplicate.** A message is let through unless one of its key that was let through has a time less than ``within``
+away, before or after. The state is the time and key of each message let through, in runs sorted by the hash of the key.
+Entries that no timely message can be near any more are dropped. A message older than the watermark is late: it is
+counted and dropped. A null key is a key like any other; a null time is an error.
 """
 
 from __future__ import annotations
@@ -36,10 +34,9 @@ from headrace.stores.runs import Runs
 from headrace.task.event_time import FOREVER, NEVER, StepTime
 from headrace.task.metrics import Counters
 from headrace.task.operators.base import UNCOMPUTABLE, BuildContext, Numbers, Operator
-from headrace.task.operators.keyed_windows import mergeable_window
+from headrace.task.operators.keyed_windows import window_operator
 
 
-# -- expression --------------------------------------------------------------------------------------
 class FilterOperator(Operator):
     """Keeps the rows for which the predicate is true (null is not true)."""
 
@@ -109,7 +106,6 @@ def _where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     return rows_where(rows, mask) if mask.any() else rows.clear()
 
 
-# -- sending -----------------------------------------------------------------------------------------
 class PassOnOperator(Operator):
     """Hands rows on; everything else is decided by who is connected to it."""
 
@@ -146,9 +142,8 @@ class _CombineOperator(Operator):
 
     def __init__(self, window: Node, counters: Counters) -> None:
         super().__init__(window)
-        if not isinstance(window.operator, Window):
-            raise TypeError(f"step {window.id!r} isn't a window")
-        self._window = mergeable_window(window, window.operator, counters)
+        assert isinstance(window.operator, Window), f"step {window.id!r} isn't a window"
+        self._window = window_operator(window, window.operator, counters)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -166,10 +161,8 @@ def require_keys(node: Node, target: str, key: Sequence[str], rows: pl.DataFrame
             )
 
 
-# -- spacing -----------------------------------------------------------------------------------------
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
 _WIDEST = 1 << 62
 
 
@@ -228,7 +221,6 @@ def _by_rounds(number: Indexes, time: Indexes, distance: int) -> Indexes:
     return np.concatenate(rounds)
 
 
-# -- deduplicate -------------------------------------------------------------------------------------
 _TIME, _HASH, _GROUP = "__time", "__hash", "__group"
 _SLACK_MIN_MS = 1000
 
@@ -238,8 +230,7 @@ class DropLateOperator(Operator):
 
     def __init__(self, node: Node, spec: DropLate | Deduplicate, context: BuildContext) -> None:
         super().__init__(node)
-        if node.schema is None:
-            raise ValueError("a step that passes messages on has an output schema")
+        assert node.schema is not None, "a step that passes messages on has an output schema"
         self.watermark = NEVER
         self._counters = context.counters
         self._time = StepTime(f"operator {node.id!r}", spec.event_time, node.schema.columns[spec.event_time.column])
@@ -323,8 +314,7 @@ class DeduplicateOperator(DropLateOperator):
     def _near(self, seen: pl.DataFrame) -> pl.DataFrame | None:
         """The known rows with the hashes of a batch, around its times; perhaps with rows of other keys."""
         low, high = seen[_TIME].min(), seen[_TIME].max()
-        if not isinstance(low, int) or not isinstance(high, int):
-            raise TypeError("times are integers")
+        assert isinstance(low, int) and isinstance(high, int), "times are integers"
         low, high = low - self._within + 1, high + self._within - 1
         wanted = np.unique(seen[_HASH].to_numpy())
         near = pl.col(_TIME).is_between(low, high)

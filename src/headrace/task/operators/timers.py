@@ -27,7 +27,6 @@ from headrace.stores.keyvalue import Contents, Dealt, KeyValueStore
 
 HEAD_MAX = 1024
 TIME_MAX = (1 << 63) - 1
-
 _TIME = struct.Struct(">Q")
 _PREFIXES: dict[TimerAxis, tuple[bytes, bytes]] = {"event": (b"E", b"e"), "processing": (b"P", b"p")}
 _AXES = {by_time: axis for axis, (by_time, _) in _PREFIXES.items()}
@@ -73,25 +72,8 @@ class Timers:
         self.store.contents = _TimerContents(id_, columns or {})
         self._axes = {axis: _Axis(self.store, *prefixes, head_max) for axis, prefixes in _PREFIXES.items()}
 
-    def set(self, axis: TimerAxis, identity: bytes, at: int) -> None:
-        """Set a timer, or move it."""
-        self._axes[axis].set(identity, at)
-
-    def delete(self, axis: TimerAxis, identity: bytes) -> None:
-        """Remove a timer, if there is one."""
-        self._axes[axis].delete(identity)
-
-    def time_of(self, axis: TimerAxis, identity: bytes) -> int | None:
-        """When a timer is due; None if it isn't set."""
-        return self._axes[axis].time_of(identity)
-
-    def earliest(self, axis: TimerAxis) -> int | None:
-        """When the first timer is due; None if there are no timers."""
-        return self._axes[axis].earliest()
-
-    def pop(self, axis: TimerAxis, through: int) -> tuple[int, bytes] | None:
-        """Remove and return the first timer, as time and identity, if it is due at ``through`` or before."""
-        return self._axes[axis].pop(through)
+    def __getitem__(self, axis: TimerAxis) -> _Axis:
+        return self._axes[axis]
 
 
 class _TimerContents(Contents):
@@ -147,6 +129,8 @@ def _identity_in(key: bytes) -> bytes:
 
 
 class _Axis:
+    """The timers of one axis; ``pop`` removes and returns the first one, if it is due at ``through`` or before."""
+
     def __init__(self, store: KeyValueStore, by_time: bytes, by_identity: bytes, head_max: int) -> None:
         self._store = store
         self._by_time = by_time
@@ -168,7 +152,8 @@ class _Axis:
         if self._horizon is None or (at, identity) <= self._horizon:
             heapq.heappush(self._head, (at, identity))
             if len(self._head) > 2 * self._head_max:
-                self._shorten()
+                self._head = heapq.nsmallest(self._head_max, self._head)  # the rest is in the store
+                self._horizon = self._head[-1]
 
     def delete(self, identity: bytes) -> None:
         before = self.time_of(identity)
@@ -212,8 +197,3 @@ class _Axis:
             (_TIME.unpack(key[1:9])[0], key[9:]) for key, _ in islice(self._store.range(start, stop), self._head_max)
         ]
         self._horizon = self._head[-1] if len(self._head) == self._head_max else None
-
-    def _shorten(self) -> None:
-        """Drop the later half of the heap: it is in the store."""
-        self._head = heapq.nsmallest(self._head_max, self._head)
-        self._horizon = self._head[-1]

@@ -4,14 +4,13 @@ Time is event time, moved by the watermark, or processing time. In processing ti
 which it is processed, and windows end by the clock. If the clock is set back, time doesn't advance until the clock has
 caught up. A null key is a key like any other, as in Polars; a null event time is an error.
 
-panes
-    When a window emits results, as columns beside its partial results. The state of each window and key holds the
-    number of messages since the last pane, the times of the first and the last of them (if a trigger needs these), the
-    number of panes so far, and the time at which a pane is due: ``DUE`` on the window's own axis, ``WAKE`` by the wall
-    clock. So one comparison finds all panes that are due when time advances.
+**Panes.** When a window emits results, as columns beside its partial results. The state of each window and key holds
+the number of messages since the last pane, the times of the first and the last of them (if a trigger needs these), the
+number of panes so far, and the time at which a pane is due: ``DUE`` on the window's own axis, ``WAKE`` by the wall
+clock. So one comparison finds all panes that are due when time advances.
 
-    A window is *open* until time reaches its end. Then its on-time pane is emitted; later panes are late ones. The
-    window is over, and its state is dropped, when the allowed lateness has passed as well.
+A window is *open* until time reaches its end. Then its on-time pane is emitted; later panes are late ones. The window
+is over, and its state is dropped, when the allowed lateness has passed as well.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import ClassVar
 
 import polars as pl
@@ -39,29 +39,25 @@ from headrace.task.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.task.operators.functions import WrongResult, users_line
 
 # -- base --------------------------------------------------------------------------------------------
-START, END = "__start", "__end"
-"""The bounds of a window, or of a part of one, in ms; the end is exclusive."""
-ROW = "__row"
-"""The number of the message of a batch that has completed a result."""
-SLICE = "__slice"
-"""The start of a part that belongs to several windows, where people see it."""
+START, END = "__start", "__end"  # the bounds of a window, or of a part of one, in ms; the end is exclusive
+ROW = "__row"  # the number of the message of a batch that has completed a result
+SLICE = "__slice"  # the start of a part that belongs to several windows, where people see it
 
 
 class WindowOperator(Operator):
     """A window step of one task. Subclasses take messages, and emit results when time advances."""
 
+    combined = False  # its input is partial results, made before the shuffle by ``combine``
     order: ClassVar[Sequence[str]] = (START,)
     """Results in the order of these columns are in the order in which windows end."""
 
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         super().__init__(node)
         schema = node.schema
-        if schema is None:
-            raise ValueError("a window node has an output schema")
+        assert schema is not None, "a window node has an output schema"
         self.spec = spec
         self.keys = list(spec.keys)
-        self.time = NEVER
-        """The time on the step's axis; ``NEVER`` before the first watermark."""
+        self.time = NEVER  # the time on the step's axis; ``NEVER`` before the first watermark
         at: pl.Expr | None = None
         self._time: StepTime | None = None
         if spec.event_time is not None:
@@ -96,8 +92,28 @@ class WindowOperator(Operator):
         """When the next window is over, on the step's axis; None or ``FOREVER`` if no time ends one."""
         raise NotImplementedError
 
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Partial results of messages, for another task of this step; each has the number of its messages."""
+        assert self._time is not None, "only windows over event time are combined"
+        return self.condensed(self._time.added(rows, TIME))
+
+    def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
+        """Partial results of messages, for ``combine``."""
+        raise NotImplementedError
+
+    def take_partials(self, partials: pl.DataFrame) -> None:
+        """Take what ``combine`` returned in other tasks."""
+        raise NotImplementedError
+
+    @cached_property
+    def _combined_schema(self) -> pl.Schema:
+        return self.combine(self.spec.input.empty()).schema
+
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
+        if self.combined:
+            self.take_partials(self.partials(rows, self._combined_schema))
+            return
         if self.spec.axis == "processing":
             now = max(self.now(), self.time)  # no message is late because the clock was set back
             if now > self.time:
@@ -137,8 +153,7 @@ class WindowOperator(Operator):
 
     def now(self) -> int:
         """The wall clock."""
-        if self.now_ms is None:
-            raise ValueError("the host sets the wall clock before it hands on messages")
+        assert self.now_ms is not None, "the host sets the wall clock before it hands on messages"
         return self.now_ms
 
     def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
@@ -176,11 +191,9 @@ class WindowOperator(Operator):
             self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
-        """Finish merged partial results and emit them in the order of windows' ends and keys.
-
-        ``more`` names columns that are emitted as they are. With a column ``ROW`` each result is that of a message of
-        the batch, and results leave in the order of these.
-        """
+        """Finish merged partial results and emit them in the order of windows' ends and keys. ``more`` names columns
+        that are emitted as they are. With a column ``ROW`` each result is that of a message of the batch, and results
+        leave in the order of these."""
         if not merged.height:
             return
         of_messages = [ROW] if ROW in merged.columns else []
@@ -238,18 +251,14 @@ class WindowOperator(Operator):
 
 
 # -- panes -------------------------------------------------------------------------------------------
-NOW = "__now"
-"""The wall clock when a message arrived."""
-
+NOW = "__now"  # the wall clock when a message arrived
 NUMBER, INDEX = "__n", "__panes"
 DUE, WAKE = "__due", "__wake"
 PLACE, TOTAL = "__place", "__total"
 PANE, FULL = "__pane", "__full"
 _FIRST, _LAST = "__first", "__last"
 _FIRST_NOW, _LAST_NOW = "__first_now", "__last_now"
-
-Limits = tuple[int | None, int | None]
-"""The number of messages for the first pane, and for each later one; None: never."""
+Limits = tuple[int | None, int | None]  # the number of messages for the first pane, and for each later one; None: never
 
 
 class Panes:
@@ -307,11 +316,9 @@ class Panes:
         return pl.col(END) <= time - self._lateness if time < FOREVER else pl.lit(value=True)
 
     def number(self, time: int) -> list[pl.Expr]:
-        """For each message the number of its pane, counted from the next pane on; and how many panes will be full.
-
-        Uses ``PLACE``, the number of messages of the batch before it in its window and key, ``TOTAL``, that of all of
-        them, and ``NUMBER`` and ``INDEX`` of the state before.
-        """
+        """For each message the number of its pane, counted from the next pane on; and how many panes will be full. Uses
+        ``PLACE``, the number of messages of the batch before it in its window and key, ``TOTAL``, that of all of them,
+        and ``NUMBER`` and ``INDEX`` of the state before."""
         is_open = pl.col(END) > time
         first, rest = (
             pl.when(is_open).then(pl.lit(early, pl.Int64)).otherwise(pl.lit(late, pl.Int64))

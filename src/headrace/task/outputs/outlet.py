@@ -1,31 +1,28 @@
 """Where results leave a task, and what it tells other tasks: watermarks, ends and positions.
 
-outlet
-    Rows become stamped frames in the partitions of their keys. They are handed to the container's producers at once and
-    reach the system when the run loop flushes, after every turn. Order within a partition is the order of the calls.
-    Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
+**Outlet.** Rows become stamped frames in the partitions of their keys. They are handed to the container's producers at
+once and reach the system when the run loop flushes, after every turn. Order within a partition is the order of the
+calls. Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
 
-announcer
-    Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions.
-    Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``). Only that a
-    stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and must not
-    go on past rows that they have seen.
+**Announcer.** Each intermediate stream that the stage writes receives the progress of what feeds it, in all its
+partitions. Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``). Only
+that a stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and must
+not go on past rows that they have seen.
 
-backpressure
-    Readers publish their positions through the system (``Admin.report_position``), so it works across containers and
-    deployments. A stage is blocked while any partition of an intermediate stream that it writes has more than the
-    allowed distance unread. A stream without a reader counts as read up to its oldest offset.
+**Backpressure.** Readers publish their positions through the system (``Admin.report_position``), so it works across
+containers and deployments. A stage is blocked while any partition of an intermediate stream that it writes has more
+than the allowed distance unread. A stream without a reader counts as read up to its oldest offset.
 
-published positions
-    Published every few milliseconds, whether or not they are committed. Commits of positions in sources are reported to
-    systems whose tools show them. Intermediate streams are trimmed up to what the last commit needs, in large steps. A
-    broadcast stream has several readers, so it is never trimmed.
+**Published positions.** Published every few milliseconds, whether or not they are committed. Commits of positions in
+sources are reported to systems whose tools show them. Intermediate streams are trimmed up to what the last commit
+needs, in large steps. A broadcast stream has several readers, so it is never trimmed.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -42,38 +39,26 @@ from headrace.task.metrics import TaskMetrics
 from headrace.task.outputs.publisher import Publisher
 from headrace.task.scope import Every, TaskScope, watermark_interval_ms
 
-# -- outlet ------------------------------------------------------------------------------------------
 FRAME_ROWS_MAX = 1 << 16
 """The largest frame. A reader takes whole frames, so its memory is bounded only if they are."""
-
-Stamp = Callable[[StreamId, int, Kind], Header]
-"""Gives the header of the next frame to a partition."""
+Stamp = Callable[[StreamId, int, Kind], Header]  # gives the header of the next frame to a partition
 
 
+@dataclass(eq=False)
 class Outlet:
     """The port of one task, for one attempt. ``number`` is the task's number in its stage."""
 
-    def __init__(
-        self,
-        outputs: Mapping[str, StreamPlan],
-        number: int,
-        connections: Connections,
-        publisher: Publisher,
-        stamp: Stamp,
-        metrics: TaskMetrics,
-    ) -> None:
-        self._outputs = outputs
-        self._number = number
-        self._connections = connections
-        self._publisher = publisher
-        self._stamp = stamp
-        self._metrics = metrics
-        self.written: set[str] = set()
-        """The streams to which rows have been written. Announcing that a stream is idle removes it."""
-        self.before_rows: dict[str, ControlMessage] = {}
-        """What has to be said in a stream before the next rows: that it isn't idle any more."""
-        self.silent = False
-        """Nothing that leaves the app is written."""
+    _outputs: Mapping[str, StreamPlan]
+    _number: int
+    _connections: Connections
+    _publisher: Publisher
+    _stamp: Stamp
+    _metrics: TaskMetrics
+    written: set[str] = field(default_factory=set)
+    """The streams to which rows have been written. Announcing that a stream is idle removes it."""
+    before_rows: dict[str, ControlMessage] = field(default_factory=dict)
+    """What has to be said in a stream before the next rows: that it isn't idle any more."""
+    silent: bool = False  # nothing that leaves the app is written
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
@@ -118,7 +103,6 @@ class Outlet:
             producer.send(spec.stream.name, partition, frame)
 
 
-# -- announcer ---------------------------------------------------------------------------------------
 class Announcer:
     """Announces the progress of one task's streams, for one attempt, which begins with only committed ends
     announced."""
@@ -139,10 +123,8 @@ class Announcer:
         return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
-        """The last commit covers the ends of these streams; earlier announcements aren't known.
-
-        A task that was idle then may be waiting for one now, without any row.
-        """
+        """The last commit covers the ends of these streams; earlier announcements aren't known. A task that was idle
+        then may be waiting for one now, without any row."""
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)
         for stream in self._announced:
@@ -216,10 +198,8 @@ class Announcer:
         self._outlet.control(stream, message)
 
 
-# -- backpressure ------------------------------------------------------------------------------------
 CHECK_MS = 10
-CHECK_MS_A_PARTITION = 0.05
-"""A look at thousands of partitions takes milliseconds, so it is taken more rarely."""
+CHECK_MS_A_PARTITION = 0.05  # a look at thousands of partitions takes milliseconds, so it is taken more rarely
 
 
 class Backpressure:
@@ -253,7 +233,6 @@ class Backpressure:
         return None
 
 
-# -- published positions -----------------------------------------------------------------------------
 REPORT_INTERVAL_MS = 20
 TRIM_STEP = 32 << 20
 

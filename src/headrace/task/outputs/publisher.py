@@ -1,24 +1,22 @@
 """A task's outputs into foreign systems and into functions of the user. All on the run-loop thread.
 
-publisher
-    What a version wrote waits in an outbox until the version's commit counts; then it is published, version after
-    version. A target keeps the task's position in the same transaction as the rows, so a version that is published
-    again has no effect. A target that keeps no position gets it again: at least once. In each timeline of the app a
-    task is another writer. Otherwise rows that were pending in a savepoint would pass for published once another
-    timeline had published higher versions. ``advance`` publishes one version for each output at most; it blocks while
-    the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
+**Publisher.** What a version wrote waits in an outbox until the version's commit counts; then it is published, version
+after version. A target keeps the task's position in the same transaction as the rows, so a version that is published
+again has no effect. A target that keeps no position gets it again: at least once. In each timeline of the app a task is
+another writer. Otherwise rows that were pending in a savepoint would pass for published once another timeline had
+published higher versions. ``advance`` publishes one version for each output at most; it blocks while the target works,
+never while it is away: a failure is kept, shown, and tried again when its pause is over.
 
-function publisher
-    Functions keep no position, so a restart writes again what isn't known to be written. Within a version the last row
-    of a key counts. Pieces of at most the table's batch size are written one after the other, so versions keep their
-    order. ``task.calls`` makes the calls: nothing blocks.
+**Function publisher.** Functions keep no position, so a restart writes again what isn't known to be written. Within a
+version the last row of a key counts. Pieces of at most the table's batch size are written one after the other, so
+versions keep their order. ``task.calls`` makes the calls: nothing blocks.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -38,7 +36,6 @@ from headrace.task.connections import Connections
 from headrace.task.operators.functions import users_line
 from headrace.task.scope import TaskScope
 
-# -- function publisher ------------------------------------------------------------------------------
 Written = Callable[[str, pl.DataFrame, pl.DataFrame | None], None]
 """Receives rows of a table that have been written, and the deleted keys."""
 _Way = Literal["write", "delete"]
@@ -151,10 +148,8 @@ class FunctionPublisher:
         ) from error
 
 
-# -- publisher ---------------------------------------------------------------------------------------
 FIRST_PAUSE_MS = 100.0
 LONGEST_PAUSE_MS = 30_000.0
-
 _log = logger(__name__)
 
 
@@ -358,29 +353,22 @@ class _Output:
         target = self._target()
         while (entry := self.outbox.oldest()) is not None:
             version, rows = entry
-            writer = self._writer_of(version, target)
+            # Rows that replace others mustn't come late from an earlier timeline.
+            begun = None if target.replaces else self.outbox.timeline_of(version)
+            writer = self._writer if begun is None else f"{self._writer}/{begun}"
             if writer == self._asked:
-                return self._publish_version(target, writer, version, rows)
+                again_ms = target.publish(writer, version, rows)
+                if again_ms is None:
+                    self.outbox.published(version)
+                    if self._on_written is not None:
+                        self._on_written(self.spec.id, concat_rows(rows), None)
+                return again_ms
             logged_to = self.outbox.logged_to if target.replaces else self.outbox.logged_before(version)
             again_ms = target.prepare(writer, logged_to)
             if again_ms is not None:
                 return again_ms
             self.outbox.published(self._known(target.position(writer), logged_to))
             self._asked = writer
-        return None
-
-    def _writer_of(self, version: int, target: Target) -> str:
-        """Rows that replace others mustn't come late from an earlier timeline."""
-        begun = None if target.replaces else self.outbox.timeline_of(version)
-        return self._writer if begun is None else f"{self._writer}/{begun}"
-
-    def _publish_version(self, target: Target, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
-        again_ms = target.publish(writer, version, rows)
-        if again_ms is not None:
-            return again_ms
-        self.outbox.published(version)
-        if self._on_written is not None:
-            self._on_written(self.spec.id, concat_rows(rows), None)
         return None
 
     def _known(self, position: int, logged_to: int) -> int:

@@ -27,7 +27,6 @@ from headrace.task.connections import Connections
 from headrace.task.scope import Pause, Steps
 from headrace.task.state.task_state import TaskState
 
-# -- changelog partition -----------------------------------------------------------------------------
 _READ_BYTES = 8 << 20
 
 
@@ -89,7 +88,6 @@ class ChangelogPartition:
         self._consumer.close()
 
 
-# -- replay ------------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 
@@ -101,16 +99,13 @@ class Replay:
         self._changelog = changelog
         self._state = state
         self._pulse = pulse
-        self.progress: tuple[int, int] | None = None
-        """While it runs: how much has been read, of how much."""
+        self.progress: tuple[int, int] | None = None  # while it runs: how much has been read, of how much
         self.records = 0
 
     def steps(self, machine: ProtocolMachine, start: Offset | None, end: Offset) -> Steps[bool]:
-        """Read from ``start`` (None: the oldest) to ``end``; returns False when another base is needed.
-
-        A base that isn't of this changelog may be anywhere: after its end, or where no record begins. Raises
-        ``FencedError`` when a newer generation has trimmed the changelog past ``end``, the own fence, or has committed.
-        """
+        """Read from ``start`` (None: the oldest) to ``end``; returns False when another base is needed. A base that
+        isn't of this changelog may be anywhere: after its end, or where no record begins. Raises ``FencedError`` when a
+        newer generation has trimmed the changelog past ``end``, the own fence, or has committed."""
         begin = start or 0
         if begin >= end:
             found = self._changelog.header_at(begin)

@@ -32,20 +32,16 @@ from headrace.stores.snapshots import Chunks, Manifest, ObjectStore, trimmable
 from headrace.stores.transfer import Calls, Fetch, Job, Receiver, Sender, Waiting, Work
 from headrace.task.state.disk import Disk, Snapshot
 
-# -- depot -------------------------------------------------------------------------------------------
 FETCHES_AT_ONCE = 2
 FILES_AT_ONCE = 4
-CLOSING_S = 5.0
-"""How long ``close`` waits for calls to the store that don't return."""
-
+CLOSING_S = 5.0  # how long ``close`` waits for calls to the store that don't return
 T = TypeVar("T")
 
 
 class Depot(Protocol):
     """What the state of tasks needs of the store of snapshots."""
 
-    at_once: int
-    """How many files are fetched at a time."""
+    at_once: int  # how many files are fetched at a time
 
     def calls(self, warn: Callable[[str], None]) -> Calls:
         """Calls to the store for one task."""
@@ -278,9 +274,7 @@ class _Guarded(ObjectStore):
         self._store.delete(names)
 
 
-# -- remote ------------------------------------------------------------------------------------------
-FRUITLESS_MAX = 2
-"""How often in a row nothing may be found before a task believes that there is nothing."""
+FRUITLESS_MAX = 2  # how often in a row nothing may be found before a task believes that there is nothing
 
 
 class RemoteSnapshots:
@@ -303,8 +297,7 @@ class RemoteSnapshots:
         self._unfit: set[str] = set()
         self._fruitless = 0
         self._looked = False
-        self._histories = 0
-        """How many changelogs there have been that didn't fit."""
+        self._histories = 0  # how many changelogs there have been that didn't fit
         self.pending: set[str] = set()
         """The names of snapshots that wait to be sent, or are being sent: their folders are needed."""
 

@@ -24,7 +24,6 @@ from headrace.stores.database import (
 )
 from headrace.stores.transfer import SnapshotFile
 
-# -- disk --------------------------------------------------------------------------------------------
 _CHUNK_BYTES = 1 << 20
 
 
@@ -137,7 +136,6 @@ def _unwritable(snapshot: Path, error: OSError) -> StorageError:
     )
 
 
-# -- snapshots ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A snapshot's folder, named after the commit that it holds."""

@@ -36,17 +36,13 @@ from headrace.task.state.disk import Disk, Snapshot
 SNAPSHOT_AFTER_BYTES = 64 << 20
 _PERSIST_AFTER_BYTES = 32 << 20
 _MADE_AFTER_BYTES = 1 << 20
-_BEYOND = b"\xff" * 8
-"""A key above all others, because keys of stores begin with the stores' names."""
-
+_BEYOND = b"\xff" * 8  # a key above all others, because keys of stores begin with the stores' names
 _log = logger(__name__)
 
 
 class TaskState:
     """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog.
-
-    ``dropped`` are the names of stores that earlier versions of the app had: what is left of them is ignored.
-    """
+    ``dropped`` are the names of stores that earlier versions of the app had: what is left of them is ignored."""
 
     def __init__(
         self,
@@ -66,8 +62,7 @@ class TaskState:
         self._snapshot_after = snapshot_after_bytes
         self._dropped = dropped
         self._stands_in = stands_in
-        self.locked_out = False
-        """Whether the state waits until a standby or another process releases the task's folder."""
+        self.locked_out = False  # whether the state waits until a standby or another process releases the task's folder
         self._database: Database | None = None
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
@@ -79,8 +74,7 @@ class TaskState:
         self._restored: Snapshot | None = None
         self._damaged = False
         self._readable = False
-        self._unwritten: LocalCheckpoint | None = None
-        """The last commit, if the database doesn't hold it."""
+        self._unwritten: LocalCheckpoint | None = None  # the last commit, if the database doesn't hold it
         self.warnings = warnings
         self._remote: RemoteSnapshots | None = None
         if depot is not None and folders is not None and folders.remote is not None:
@@ -245,10 +239,8 @@ class TaskState:
         self._since_snapshot += size
 
     def persist(self, local: LocalCheckpoint) -> None:
-        """Write what is committed into the local database, with the commit that it corresponds to.
-
-        A task without state needs no database: it is made when reading the changelog again would take longer.
-        """
+        """Write what is committed into the local database, with the commit that it corresponds to. A task without state
+        needs no database: it is made when reading the changelog again would take longer."""
         if self._database is None:
             return
         batch = self._persisted(self._database)
@@ -273,10 +265,8 @@ class TaskState:
         return batch
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
-        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to.
-
-        If it has to be sent first, ``learned`` tells that later.
-        """
+        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to. If
+        it has to be sent first, ``learned`` tells that later."""
         limit = SNAPSHOT_AFTER_BYTES if self._snapshot_after is None else self._snapshot_after
         if self._database is None or self._folders is None or self._since_snapshot < limit:
             return None
@@ -322,9 +312,7 @@ class TaskState:
 
     def adopt(self, change: Change) -> None:
         """Apply a change of the state that is taken over. The caller appends it to the changelog before the commit.
-
-        What doesn't fit in memory goes to the database before that; a start that finds it without a commit drops it.
-        """
+        What doesn't fit in memory goes to the database before that; a start that finds it without a commit drops it."""
         self._stores[change.store].apply(bytes(change.change))
         self._since_snapshot += len(change.change)
         self._adopted_bytes += len(change.change)

@@ -50,40 +50,40 @@ def test_timers_come_up_in_the_order_of_times(actions: list[Action], head_max: i
         due = sorted((at, id_) for (ax, id_), at in oracle.items() if ax == axis)
         match what:
             case "set":
-                timers.set(axis, identity, time)
+                timers[axis].set(identity, time)
                 oracle[axis, identity] = time
             case "delete":
-                timers.delete(axis, identity)
+                timers[axis].delete(identity)
                 oracle.pop((axis, identity), None)
             case "pop":
                 expected = due[0] if due and due[0][0] <= time else None
-                assert timers.pop(axis, time) == expected
+                assert timers[axis].pop(time) == expected
                 if expected is not None:
                     del oracle[axis, expected[1]]
             case "earliest":
-                assert timers.earliest(axis) == (due[0][0] if due else None)
-                assert timers.time_of(axis, identity) == oracle.get((axis, identity))
+                assert timers[axis].earliest() == (due[0][0] if due else None)
+                assert timers[axis].time_of(identity) == oracle.get((axis, identity))
             case _:
                 timers = replayed(timers.store, changes, head_max)
     for axis in AXES:
         rest = sorted((at, id_) for (ax, id_), at in oracle.items() if ax == axis)
-        assert [timers.pop(axis, TIME_MAX) for _ in range(len(rest) + 1)] == [*rest, None]
+        assert [timers[axis].pop(TIME_MAX) for _ in range(len(rest) + 1)] == [*rest, None]
     assert timers.store.entries() == 0
 
 
 def test_the_head_in_memory_is_bounded() -> None:
     timers = Timers("t", head_max=10)
     for n in range(1000, 0, -1):
-        timers.set("event", identity_of(n, ""), n)
-        assert timers.earliest("event") == n
+        timers["event"].set(identity_of(n, ""), n)
+        assert timers["event"].earliest() == n
     assert len(timers._axes["event"]._head) <= 21
-    assert [timers.pop("event", 3) for _ in range(4)] == [(n, identity_of(n, "")) for n in (1, 2, 3)] + [None]
+    assert [timers["event"].pop(3) for _ in range(4)] == [(n, identity_of(n, "")) for n in (1, 2, 3)] + [None]
 
 
 def test_the_durable_form() -> None:
     timers = Timers("t")
-    timers.set("event", identity_of("ann", "x"), 258)
-    timers.set("processing", identity_of(("ann", 1), ""), 1)
+    timers["event"].set(identity_of("ann", "x"), 258)
+    timers["processing"].set(identity_of(("ann", 1), ""), 1)
     assert sorted(timers.store.range()) == [
         (b"E\x00\x00\x00\x00\x00\x00\x01\x02\x92\xa1x\xa3ann", b""),
         (b"P\x00\x00\x00\x00\x00\x00\x00\x01\x92\xa0\x92\xa3ann\x01", b""),
@@ -110,8 +110,8 @@ COLUMNS: dict[str, pl.DataType] = {"member": pl.String(), "n": pl.Int8(), "day":
 def set_for(*keys: Any) -> Timers:
     timers = Timers("t", columns=COLUMNS)
     for at, key in enumerate(keys):
-        timers.set("event", identity_of(key, "late"), at)
-        timers.set("processing", identity_of(key, ""), at)
+        timers["event"].set(identity_of(key, "late"), at)
+        timers["processing"].set(identity_of(key, ""), at)
     timers.store.take_changes(1)
     return timers
 
@@ -130,11 +130,11 @@ def test_timers_are_dealt_as_the_messages_of_their_keys(columns: tuple[str, ...]
         task = Timers("t", columns=COLUMNS)
         for change in timers.store.whole(Share(partition, 3, columns)):
             task.store.apply(change)
-        while (first := task.pop("event", TIME_MAX)) is not None:
+        while (first := task["event"].pop(TIME_MAX)) is not None:
             name, key = named(first[1])
             assert name == "late"
             assert keys[first[0]] == key
-            assert task.pop("processing", first[0]) == (first[0], identity_of(key, ""))
+            assert task["processing"].pop(first[0]) == (first[0], identity_of(key, ""))
             found.append((partition, key))
         assert list(task.store.range()) == []
     rows = [key if isinstance(key, tuple) else (key,) for _, key in found]
