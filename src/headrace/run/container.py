@@ -26,19 +26,7 @@ import msgspec
 from typing_extensions import override
 
 from headrace.coordinator import messages
-from headrace.coordinator.messages import (
-    CheckpointStatus,
-    CommitParts,
-    CutStatus,
-    InputStatus,
-    LogLine,
-    OutcomeReport,
-    OutputStatus,
-    Series,
-    TaskState,
-    TaskStatus,
-    What,
-)
+from headrace.coordinator.messages import CutStatus, LogLine, OutcomeReport, OutputStatus, Series, TaskStatus, What
 from headrace.core.clock import WallClock
 from headrace.core.files import make_room
 from headrace.core.ids import SSP, TaskName, stage_of
@@ -52,7 +40,6 @@ from headrace.run.holdups import (
     Doing,
     InputFacts,
     Standstill,
-    TaskFacts,
     held_by_run_loop,
     holding_all,
     holdups,
@@ -220,7 +207,7 @@ def series_of(host: TaskHost) -> list[Series]:
 
 def of_users(metrics: TaskMetrics) -> list[Series]:
     """What the app's own code counts."""
-    return [msgspec.convert(cell, Series, from_attributes=True) for cell in metrics.user.cells()]
+    return [Series(**asdict(cell) | {"bounds": list(cell.bounds)}) for cell in metrics.user.cells()]
 
 
 def counted(metrics: TaskMetrics) -> Iterator[Series]:
@@ -282,9 +269,15 @@ def task_status(
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
     in_memory, in_stream = host.receiver.buffer.memory_bytes, host.receiver.buffer.stream_bytes
-    waits_for = _waits_for(host) if overdue_ms else {}
-    facts = _facts(host, now_ms, still or Standstill(), epoch_ms, waits_for, overdue_ms)
-    return TaskStatus(
+    checkpoint = cut = None
+    if committed is not None:
+        age_ms = int(now_ms - committed)
+        checkpoint = messages.CheckpointStatus(
+            version=host.machine.version, age_ms=age_ms, duration_ms=host.commit_took_ms
+        )
+    if host.keeper.state is not None:
+        cut = CutStatus(id=host.keeper.state[0], state=host.keeper.state[1])
+    status = TaskStatus(
         name=str(host.name),
         state=_state(host),
         generation=host.generation,
@@ -297,34 +290,33 @@ def task_status(
         inputs=inputs,
         outputs=_outputs(host),
         counters=_counters(host),
-        checkpoint=None
-        if committed is None
-        else CheckpointStatus(
-            version=host.machine.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
-        ),
-        waits_for=waits_for,
+        checkpoint=checkpoint,
+        waits_for=_waits_for(host) if overdue_ms else {},
         overdue_ms=overdue_ms,
         early_bytes=in_memory + in_stream,
         early_stream_bytes=in_stream,
         blocked_by=host.blocked_by,
-        holdups=[] if host.finished else holdups(facts),
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         caught_up=host.catching_up.version,
-        cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
+        cut=cut,
         slots={str(ssp): report for ssp, report in host.slots.reports(host.task).items()},
         warnings=host.metrics.warnings.latest(),
         commits=list(_commits(host.metrics, now_ms, epoch_ms)) if traced else [],
         series=series,
     )
+    still = still or Standstill()
+    facts = [_input_facts(host, ssp, now_ms, still) for ssp in host.scope.inputs]
+    held = holdups(status, epoch_ms, facts, _blocked(host, now_ms, still), timed=host.scope.timed)
+    return msgspec.structs.replace(status, holdups=held)
 
 
-def _commits(metrics: TaskMetrics, now_ms: float, epoch_ms: int) -> Iterator[CommitParts]:
+def _commits(metrics: TaskMetrics, now_ms: float, epoch_ms: int) -> Iterator[messages.CommitParts]:
     for commit in metrics.commit_times.latest(now_ms):
         times = commit.parts.items()
         first = min((began for _, (began, _) in times), default=now_ms)
         since = {part: (round(began - first, 3), round(ended - first, 3)) for part, (began, ended) in times}
-        yield CommitParts(version=commit.version, began_ms=round(epoch_ms - now_ms + first, 3), parts=since)
+        yield messages.CommitParts(version=commit.version, began_ms=round(epoch_ms - now_ms + first, 3), parts=since)
 
 
 def _counters(host: TaskHost) -> dict[str, int]:
@@ -347,16 +339,12 @@ def _waits_for(host: TaskHost) -> dict[str, list[str]]:
     return found
 
 
-def _state(host: TaskHost) -> TaskState:
+def _state(host: TaskHost) -> messages.TaskState:
     if host.finished:
         return "finished"
-    if _restoring(host):
+    if host.beginning.fetching or host.replay.progress is not None:
         return "restoring"
     return "blocked" if host.blocked_by is not None else "running"
-
-
-def _restoring(host: TaskHost) -> bool:
-    return host.beginning.fetching or host.replay.progress is not None
 
 
 def _holder(host: TaskHost) -> SSP | None:
@@ -369,11 +357,11 @@ def _holder(host: TaskHost) -> SSP | None:
     return None if first is None else awake[first]
 
 
-def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> InputStatus:
+def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> messages.InputStatus:
     if ssp in host.task.side_inputs:
-        return InputStatus(position=host.positions.get(ssp), lag=0 if host.finished else host.lag(ssp))
+        return messages.InputStatus(position=host.positions.get(ssp), lag=0 if host.finished else host.lag(ssp))
     partition = host.task.times[ssp]
-    return InputStatus(
+    return messages.InputStatus(
         position=host.positions.get(ssp),
         lag=0 if host.finished else host.lag(ssp),
         watermark=None if partition.progress.ended else _time(partition.progress.watermark),
@@ -384,38 +372,15 @@ def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> InputStatus:
     )
 
 
-def _facts(
-    host: TaskHost,
-    now_ms: float,
-    still: Standstill,
-    epoch_ms: int,
-    waits_for: Mapping[str, Sequence[str]],
-    overdue_ms: int,
-) -> TaskFacts:
-    blocked: dict[What, tuple[str, float]] = {
-        what: (where, still.for_ms((host.name, what), where.partition(",")[0], now_ms))
-        for what, where in _blockers(host).items()
-    }
-    return TaskFacts(
-        now_ms=epoch_ms,
-        up_ms=now_ms - host.started_ms,
-        timed=host.scope.timed,
-        restoring=_restoring(host),
-        side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
-        blocked=blocked,
-        waits_for=waits_for,
-        overdue_ms=overdue_ms,
-        inputs=[_input_facts(host, ssp, now_ms, still) for ssp in host.scope.inputs],
-    )
-
-
-def _blockers(host: TaskHost) -> dict[What, str]:
-    """Return the causes that keep a task from reading."""
+def _blocked(host: TaskHost, now_ms: float, still: Standstill) -> dict[What, tuple[str, float]]:
+    """What keeps a task from reading, and for how long."""
     known: dict[What, str | None] = {"readers": host.backpressure.blocked_by, "target": host.publishing.blocked_by}
     found = {what: where for what, where in known.items() if where is not None}
     if not found and (step := host.blocked_by) is not None:
         found["calls"] = step
-    return found
+    return {
+        what: (where, still.for_ms((host.name, what), where.partition(",")[0], now_ms)) for what, where in found.items()
+    }
 
 
 def _input_facts(host: TaskHost, ssp: SSP, now_ms: float, still: Standstill) -> InputFacts:
@@ -518,10 +483,10 @@ class ContainerSession:
         _log.info("the container has registered", incarnation=self.incarnation, tasks=tasks, host=socket.gethostname())
         self._granted = {TaskName.parse(grant.name): _grant(grant) for grant in self.assignment.tasks}
         self._lock = threading.Lock()
-        self._statuses: list[messages.TaskStatus] = []
+        self._statuses: list[TaskStatus] = []
         self._observed_ms = self._clock.monotonic_ms()
         self._still = Standstill()
-        self._taken: dict[TaskHost, tuple[float, int, messages.TaskStatus]] = {}
+        self._taken: dict[TaskHost, tuple[float, int, TaskStatus]] = {}
         """When, and after how many turns, the last status of each task was taken."""
         # Until the container is created, which takes a while, the heartbeat has no calls to report.
         self._at_work = AtWork()
@@ -603,7 +568,7 @@ class ContainerSession:
         with self._lock:
             statuses, observed_ms, wants_shutdown = self._statuses, self._observed_ms, self._wants_shutdown
         if self._apart and (cut := self._cut) is not None:
-            mark = messages.CutStatus(id=cut, state="apart")
+            mark = CutStatus(id=cut, state="apart")
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
         statuses = [older(one, round(now - observed_ms)) for one in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
@@ -684,9 +649,9 @@ class ContainerSession:
             calls_line=partial(line_now, blocked_in),
         )
 
-    def _starting(self) -> list[messages.TaskStatus]:
+    def _starting(self) -> list[TaskStatus]:
         return [
-            messages.TaskStatus(name=grant.name, state="starting", generation=grant.generation)
+            TaskStatus(name=grant.name, state="starting", generation=grant.generation)
             for grant in self.assignment.tasks
         ]
 
@@ -702,7 +667,7 @@ class ContainerSession:
             self._statuses, self._observed_ms = statuses, observed_ms
             self._wants_shutdown = any(host.task.chain.wants_shutdown for host in hosts)
 
-    def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> messages.TaskStatus:
+    def _status_of(self, host: TaskHost, now: float, epoch_ms: int) -> TaskStatus:
         """The status of a task: for a while the last one, if the run loop hasn't visited the task since then."""
         taken_ms, turns, status = self._taken.get(host, (0.0, -1, None))
         age_ms_max = max(STATUS_MS_MAX, STATUS_MS_A_TASK * len(self._container.hosts))

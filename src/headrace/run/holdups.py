@@ -49,60 +49,55 @@ class InputFacts:
     uneven: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFacts:
-    """A task at ``now_ms`` (since the epoch). ``blocked`` says what keeps it from reading, and for how long."""
+def holdups(
+    status: TaskStatus,
+    now_ms: int,
+    inputs: Sequence[InputFacts],
+    blocked: Mapping[What, tuple[str, float]],
+    *,
+    timed: bool = True,
+) -> list[Holdup]:
+    """Return everything that a task waits for at ``now_ms`` (since the epoch); nothing if it gets on.
 
-    now_ms: int
-    up_ms: float = 0
-    timed: bool = True
-    restoring: bool = False
-    side_inputs_percent: int | None = None
-    blocked: Mapping[What, tuple[str, float]] = field(default_factory=dict)
-    waits_for: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    overdue_ms: int = 0
-    inputs: Sequence[InputFacts] = ()
-
-
-def holdups(facts: TaskFacts) -> list[Holdup]:
-    """Return everything that the task waits for; nothing if it gets on."""
+    ``blocked`` says what keeps it from reading, and for how long. ``timed``: some input of the app has an event time.
+    """
     found: list[Holdup] = []
-    if facts.restoring and facts.up_ms >= STILL_MS:
-        found.append(_holdup(facts, "restore", "its state is being restored", facts.up_ms))
-    if facts.side_inputs_percent is not None:
-        found.append(_holdup(facts, "side inputs", f"{facts.side_inputs_percent} % are read", facts.up_ms))
-    found += [_holdup(facts, what, where, for_ms) for what, (where, for_ms) in facts.blocked.items()]
-    for where, tasks in facts.waits_for.items():
+    if status.state == "finished":
+        return found
+    if status.state == "restoring" and status.uptime_ms >= STILL_MS:
+        found.append(_holdup(now_ms, "restore", "its state is being restored", status.uptime_ms))
+    if status.side_inputs_percent is not None:
+        found.append(_holdup(now_ms, "side inputs", f"{status.side_inputs_percent} % are read", status.uptime_ms))
+    found += [_holdup(now_ms, what, where, for_ms) for what, (where, for_ms) in blocked.items()]
+    for where, tasks in status.waits_for.items():
         remedy = f"find out what holds {tasks[0]} up"
-        found.append(_holdup(facts, "checkpoint", where, facts.overdue_ms, remedy, tasks))
-    return found or list(_time(facts))
+        found.append(_holdup(now_ms, "checkpoint", where, status.overdue_ms, remedy, tasks))
+    return found or (list(_time(now_ms, inputs)) if timed else [])
 
 
-def _time(facts: TaskFacts) -> Iterator[Holdup]:
-    awake = [one for one in facts.inputs if not one.ended and not one.idle]
-    if not facts.timed or not awake:
-        return
-    lowest = min(_order(one) for one in awake)
-    ahead = any(_order(one) > lowest for one in facts.inputs)
+def _time(now_ms: int, inputs: Sequence[InputFacts]) -> Iterator[Holdup]:
+    awake = [one for one in inputs if not one.ended and not one.idle]
+    lowest = min((_order(one) for one in awake), default=0)
+    ahead = any(_order(one) > lowest for one in inputs)
     for one in awake:
         if _order(one) > lowest or one.still_ms < STILL_MS or one.lag:
             continue
         if one.missing:
             remedy = "find out what holds that stage up, and start it if it isn't running"
-            yield _holdup(facts, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
+            yield _holdup(now_ms, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
         elif one.slowest and (one.uneven or ahead or _arriving(one)):
             remedy = f"find out what holds {one.slowest[0]} up"
             others = f" and {len(one.slowest) - 1} more" if len(one.slowest) > 1 else ""
             where = f"{one.name}: the watermark of {one.slowest[0]}{others} stands still{_aside(one)}"
-            yield _holdup(facts, "watermark", where, one.still_ms, remedy, one.slowest)
+            yield _holdup(now_ms, "watermark", where, one.still_ms, remedy, one.slowest)
         elif _arriving(one) and one.timed:
             since = "" if one.watermark is None else f", which is at {utc_text(one.watermark)}"
             where = f"{one.name}: messages arrive, but none moves event time on{since}{_aside(one)}"
-            yield _holdup(facts, "late", where, one.still_ms, _refused(one))
+            yield _holdup(now_ms, "late", where, one.still_ms, _refused(one))
         elif ahead:
-            yield _holdup(facts, "watermark", f"{one.name}: {_said(one)}", one.still_ms, _wake(one))
+            yield _holdup(now_ms, "watermark", f"{one.name}: {_said(one)}", one.still_ms, _wake(one))
         else:
-            yield _holdup(facts, "data", one.name, one.still_ms, by=one.slowest)
+            yield _holdup(now_ms, "data", one.name, one.still_ms, by=one.slowest)
 
 
 def _arriving(one: InputFacts) -> bool:
@@ -138,10 +133,8 @@ def _order(one: InputFacts) -> float:
     return -inf if one.watermark is None else one.watermark
 
 
-def _holdup(
-    facts: TaskFacts, what: What, where: str, for_ms: float, remedy: str = "", by: Sequence[str] = ()
-) -> Holdup:
-    since_ms = facts.now_ms - round(for_ms)
+def _holdup(now_ms: int, what: What, where: str, for_ms: float, remedy: str = "", by: Sequence[str] = ()) -> Holdup:
+    since_ms = now_ms - round(for_ms)
     return Holdup(what=what, where=where, since_ms=since_ms, remedy=remedy or REASONS[what].remedy, by=list(by))
 
 

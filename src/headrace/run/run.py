@@ -337,7 +337,7 @@ class Run:
         return RunStatus(self.app, state, error, found)
 
     def wait(self, timeout: Duration | None = None) -> RunStatus:
-        """Wait until the app has ended.
+        """Wait until the app has ended. Raises what made it fail.
 
         Parameters
         ----------
@@ -349,11 +349,6 @@ class Run:
         RunStatus
             The ``state`` is ``"finished"``, or ``"stopped"``; if the timeout is over, another one.
 
-        Raises
-        ------
-        HeadraceError
-            What made the app fail.
-
         Examples
         --------
         >>> run.wait(timeout="10s").state
@@ -364,7 +359,7 @@ class Run:
         return self.status()
 
     def drain(self, timeout: Duration | None = None) -> RunStatus:
-        """Make the app finish what it has read, commit and end, and wait for that.
+        """Make the app finish what it has read, commit and end, and wait for that. Raises what made it fail.
 
         The next run goes on there. On Spark an app that is still starting ends without having read anything.
 
@@ -379,11 +374,6 @@ class Run:
         RunStatus
             As of ``wait``.
 
-        Raises
-        ------
-        HeadraceError
-            What made the app fail.
-
         Examples
         --------
         >>> run.drain().state
@@ -397,6 +387,7 @@ class Run:
         """End the app at once, without a commit, and wait for that. It is as safe as a crash.
 
         What was not committed is read again by the next run. ``drain`` takes longer, and leaves nothing to repeat.
+        Raises ``UnavailableError`` if the app is still running after the timeout.
 
         Parameters
         ----------
@@ -407,11 +398,6 @@ class Run:
         -------
         RunStatus
             As of ``wait``. What made the app fail is in it, and isn't raised.
-
-        Raises
-        ------
-        UnavailableError
-            If the app is still running after the timeout.
 
         Examples
         --------
@@ -443,19 +429,14 @@ class Run:
         return table_of_series([] if found is None else list(all_series(found, WallClock().now_ms())))
 
     def savepoint(self, name: str, timeout: Duration = "60s") -> None:
-        """Take a savepoint of the app, which goes on meanwhile. See the page "Savepoints".
+        """Take a savepoint of the app, which must be running, and goes on meanwhile. See the page "Savepoints".
 
         Parameters
         ----------
         name
-            The name of the savepoint.
+            The name of the savepoint, which must be new.
         timeout
             How long its tasks may take to commit together: ``"10s"``, or a ``timedelta``.
-
-        Raises
-        ------
-        UsageError
-            If there is a savepoint of this name, or the app doesn't run.
 
         Examples
         --------

@@ -338,6 +338,8 @@ class Startpoints:
     ) -> SetAnswer:
         """Set startpoints for an input: all of them, or none if one can't be.
 
+        Raises ``UsageError`` if the input, partition, task or position doesn't exist.
+
         Parameters
         ----------
         input
@@ -357,11 +359,6 @@ class Startpoints:
         -------
         SetAnswer
             Its ``moves`` say for each partition and task from where to where, its ``notes`` what else to know.
-
-        Raises
-        ------
-        UsageError
-            If the input, partition, task or position doesn't exist.
         """
         return self._set(input, startpoint, partition, task, apply=apply, note=note)
 

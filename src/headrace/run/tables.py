@@ -56,7 +56,6 @@ from headrace.task.tables import CommittedTables, Page
 if TYPE_CHECKING:
     from headrace.run.table_routing import TableColumns, TableScan, TaskRows
 
-# -- answering ---------------------------------------------------------------------------------------
 TASK_ANSWER_BYTES_MAX = 5 << 19
 """The limit of one task's rows as Arrow, which takes more room than the stored form if strings are short."""
 
@@ -184,7 +183,6 @@ class AnswerThread(WorkerThread):
             answer = None if question is None else self._answers.answer(question)
 
 
-# -- finding -----------------------------------------------------------------------------------------
 READABLE = ("local", "global", "store")
 
 
@@ -256,7 +254,6 @@ def _not_running(metadata: MetadataStore, app: str) -> UnavailableError:
     )
 
 
-# -- reader ------------------------------------------------------------------------------------------
 _SPARE_S = 5.0
 """How many seconds longer than the timeout a reader waits for the coordinator."""
 
@@ -265,6 +262,8 @@ def open_table(
     app: str, table: str, *, home: str | Path | None = None, metadata: str | None = None, timeout: Duration = "5s"
 ) -> TableReader:
     """Open a table of a running app for reading. Only committed rows are seen.
+
+    Raises ``UsageError`` if the app has no such table, and ``UnavailableError`` if it doesn't run.
 
     Parameters
     ----------
@@ -282,13 +281,6 @@ def open_table(
     Returns
     -------
     TableReader
-
-    Raises
-    ------
-    UsageError
-        If the app has no such table.
-    UnavailableError
-        If the app doesn't run.
 
     Examples
     --------
@@ -375,6 +367,8 @@ class TableReader:
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
         """Return the row of a key, or None.
 
+        Raises ``DataError`` if tasks have different rows of the key: then the table isn't partitioned by its key.
+
         Parameters
         ----------
         *key
@@ -385,11 +379,6 @@ class TableReader:
         Returns
         -------
         dict or None
-
-        Raises
-        ------
-        DataError
-            If tasks have different rows of the key: then the table isn't partitioned by its key.
         """
         rows = self.get_rows([key], at=at)
         if rows.height > 1:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pytest
 
-from headrace.coordinator.messages import REASONS, CheckpointStatus, TaskStatus, What
+from headrace.coordinator.messages import REASONS, CheckpointStatus, Holdup, TaskStatus, What
 from headrace.run.holdups import (
     CALL_MS,
     STILL_MS,
     Doing,
     InputFacts,
     Standstill,
-    TaskFacts,
     held_by_run_loop,
     holding_all,
     holdups,
@@ -31,8 +32,17 @@ def source(name: str, watermark: int | None, still_ms: float = LONG, **rest: Any
 
 def found(*inputs: InputFacts, **rest: Any) -> list[tuple[str, str, int]]:
     """What, where, and for how many seconds."""
-    facts = TaskFacts(now_ms=NOW, inputs=inputs, **rest)
-    return [(one.what, one.where, (NOW - one.since_ms) // 1000) for one in holdups(facts)]
+    return [(one.what, one.where, (NOW - one.since_ms) // 1000) for one in of_task(inputs, **rest)]
+
+
+def of_task(
+    inputs: Sequence[InputFacts],
+    blocked: Mapping[What, tuple[str, float]] = MappingProxyType({}),
+    timed: bool = True,
+    **rest: Any,
+) -> list[Holdup]:
+    status = TaskStatus(name="a/0", **{"state": "running", **rest})
+    return holdups(status, NOW, inputs, blocked, timed=timed)
 
 
 def test_each_kind_of_holdup_has_words() -> None:
@@ -121,8 +131,8 @@ def test_time(inputs: list[InputFacts], expected: list[tuple[str, str, int]]) ->
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ({"restoring": True, "up_ms": 9000}, [("restore", "its state is being restored", 9)]),
-        ({"side_inputs_percent": 40, "up_ms": 3000}, [("side inputs", "40 % are read", 3)]),
+        ({"state": "restoring", "uptime_ms": 9000}, [("restore", "its state is being restored", 9)]),
+        ({"side_inputs_percent": 40, "uptime_ms": 3000}, [("side inputs", "40 % are read", 3)]),
         ({"blocked": {"readers": ("b[0] is 9 bytes ahead", 4000)}}, [("readers", "b[0] is 9 bytes ahead", 4)]),
         (
             {"blocked": {"target": ("output out", 4000), "calls": ("step map-1", 2000)}},
@@ -138,7 +148,7 @@ def test_what_keeps_it_from_reading_hides_that_time_stands_still(
 
 
 def remedy(*inputs: InputFacts, **rest: Any) -> tuple[str, list[str]]:
-    (one,) = holdups(TaskFacts(now_ms=NOW, inputs=inputs, **rest))
+    (one,) = of_task(inputs, **rest)
     return one.remedy, one.by
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.core.errors import UsageError
 from headrace.operate.cli.console import HOME, AsJson, Home, Metadata, print_note, print_result
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def dashboard(
     Only this machine can open the pages, unless the app listens on another address (headrace run --listen). To open
     them on another machine, forward the port: ssh -L 7000:127.0.0.1:PORT HOST.
     """
-    from headrace.core.errors import UsageError
 
     if app is None:
         if stage is not None:
@@ -72,7 +72,6 @@ def dashboard(
 
 def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
     from headrace.coordinator.publication import ended, find
-    from headrace.core.errors import UsageError
 
     try:
         return find(store, app, stage)

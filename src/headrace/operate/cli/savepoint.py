@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.core.errors import UsageError
 from headrace.operate.cli.console import (
     HOME,
     AppOrAll,
@@ -160,7 +161,6 @@ def restore(
     The app must not be running; its next start continues from the savepoint. The present state stays available as an
     old timeline until you delete it (headrace savepoint timelines).
     """
-    from headrace.core.errors import UsageError
     from headrace.life.metadata import existing_metadata, open_metadata
     from headrace.run.savepoints.restoring import Restoring, preview
     from headrace.run.savepoints.restoring import restore as restore_now
@@ -281,7 +281,6 @@ def import_(
 
 def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
     """Return ``STEP=N`` pairs as a dict."""
-    from headrace.core.errors import UsageError
 
     counts: dict[str, int] = {}
     for pair in pairs:

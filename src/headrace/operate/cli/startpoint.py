@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.core.clock import parse_moment, utc_text
+from headrace.core.errors import UsageError
 from headrace.core.files import METADATA_VARIABLE
 from headrace.operate.cli.console import (
     HOME,
@@ -228,7 +231,6 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
 
 def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> Startpoint:
     """The startpoint of these options, of which exactly one must be given."""
-    from headrace.core.errors import UsageError
     from headrace.run import startpoints as points
 
     chosen = {option: value for option, value in given.items() if value is not None and value is not False}
@@ -266,7 +268,6 @@ def _end(text: str, option: str) -> Startpoint:
 
 
 def _offset(text: str, until: Startpoint | None = None) -> Startpoint:
-    from headrace.core.errors import UsageError
     from headrace.run.startpoints import offset
 
     if not (text.isascii() and text.isdigit()):
@@ -277,7 +278,6 @@ def _offset(text: str, until: Startpoint | None = None) -> Startpoint:
 
 
 def _time(text: str, *, or_oldest: bool, until: Startpoint | None = None) -> Startpoint:
-    from headrace.core.clock import parse_moment, utc_text
     from headrace.run.startpoints import at
 
     ms, has_zone = parse_moment(text)
@@ -287,9 +287,6 @@ def _time(text: str, *, or_oldest: bool, until: Startpoint | None = None) -> Sta
 
 
 def _custom(text: str, until: Startpoint | None) -> Startpoint:
-    import json
-
-    from headrace.core.errors import UsageError
     from headrace.run.startpoints import custom
 
     hint = 'write --custom \'{"kind": "file", "path": "b.csv"}\''
@@ -303,7 +300,6 @@ def _custom(text: str, until: Startpoint | None) -> Startpoint:
 
 
 def _parsed(text: str) -> tuple[str, int | None]:
-    from headrace.core.errors import UsageError
 
     name, slash, number = text.partition("/")
     if not slash:
@@ -372,13 +368,10 @@ def effect(move: Move) -> str:
 
 def moment(ms: int | None) -> str:
     """Return a time for a table."""
-    from headrace.core.clock import utc_text
-
     return "-" if ms is None else utc_text(ms)
 
 
 def _offset_text(offset: int | None, unknown: str = "") -> str:
-    from headrace.core.clock import utc_text
     from headrace.systems.startpoints import MOMENTS
 
     if offset is None:

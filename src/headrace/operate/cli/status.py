@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.core.clock import WallClock
+from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.operate.cli.console import (
     HOME,
     AppOrAll,
@@ -68,7 +69,6 @@ def status(
 def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
     """Return the status of each running deployment, then how the others ended. Raises if ``app`` has never run."""
     from headrace.coordinator.publication import deployments, find_all
-    from headrace.core.errors import UnavailableError
 
     found = [one.status for one in deployments(metadata, app)]
     if app is not None and not found:
@@ -82,7 +82,6 @@ def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
 
 
 def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: bool) -> None:
-    from headrace.core.errors import UnavailableError
     from headrace.life.metadata import existing_metadata
     from headrace.run.coordinated import Interrupt
 
@@ -147,7 +146,6 @@ def check(
     The exit codes are those of monitoring plugins: 0 healthy, 1 warning, 2 critical, 3 unknown. Lag is in event time,
     so inputs without event time have none.
     """
-    from headrace.core.errors import HeadraceError, UsageError
     from headrace.life.metadata import existing_metadata
     from headrace.operate.diagnosis import Health, Limits
     from headrace.operate.diagnosis import check as judge

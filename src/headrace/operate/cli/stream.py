@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.core.errors import FrameError, HeadraceError, UsageError
 from headrace.operate.cli.console import (
     HOME,
     AsJson,
@@ -34,7 +35,6 @@ from headrace.operate.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from headrace.core.errors import FrameError
     from headrace.core.ids import SSP
     from headrace.operate.cli.stream_facts import Place
     from headrace.operate.cli.stream_rows import WrittenRows
@@ -113,7 +113,6 @@ def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False)
 
     Skips a log that doesn't answer, with a note.
     """
-    from headrace.core.errors import HeadraceError
     from headrace.life.apps import known_systems
     from headrace.life.metadata import existing_metadata
     from headrace.operate.cli.stream_facts import columns_as_text, list_streams, size_as_text
@@ -235,7 +234,6 @@ def trim(
 
     This frees its space on the disk and can't be undone.
     """
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import locate, plan_trim
 
     place = locate(name, home, metadata, app)
@@ -302,7 +300,6 @@ def read(
     different partitions are interleaved. If a record can't be read, the command says so, shows the others, and exits
     with 1.
     """
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import locate
     from headrace.operate.cli.stream_rows import Lines
     from headrace.run.coordinated import Interrupt
@@ -359,7 +356,6 @@ class _Unreadable:
 def _starts(
     place: Place, start: Sequence[str], time: str | None, ago: str | None, partition: int | None
 ) -> dict[SSP, Position]:
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import positions, positions_at
     from headrace.systems.base import Edge
 
@@ -445,7 +441,6 @@ def repair(
     Keeps a copy of the damaged bytes beside the partition. Readers lose the records in them, so restore a backup
     instead if you have one.
     """
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import locate
     from headrace.systems.log.system import inspect_stream, repair_stream
 
@@ -577,7 +572,6 @@ def write(
     A pipe is read as it fills: tail -f app.log | headrace stream write events. In JSON, a missing field is null,
     binary values are base64 and times ISO 8601. A write that was cut short can be continued (--id).
     """
-    from headrace.core.errors import UsageError
     from headrace.operate.cli.stream_facts import locate
     from headrace.operate.cli.stream_rows import Order, Writing
     from headrace.run.coordinated import Interrupt

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.core.errors import UsageError
 from headrace.operate.cli.console import (
     HOME,
     AsJson,
@@ -55,7 +56,6 @@ At = Annotated[
 
 def time_of(text: str | None) -> int | datetime | None:
     """Parse a time, if there is one."""
-    from headrace.core.errors import UsageError
 
     if text is None:
         return None
@@ -72,7 +72,6 @@ def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: 
 
     Numbers, true and false are written as in JSON, everything else without quotes: times as ISO 8601, binary as base64.
     """
-    from headrace.core.errors import UsageError
 
     if len(texts) > len(columns):
         shown = ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())
@@ -89,7 +88,6 @@ def next_value(columns: Mapping[str, pl.DataType], first: Sequence[str], text: s
 
 
 def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
-    from headrace.core.errors import UsageError
     from headrace.rows.pieces import RowsUnreadable
     from headrace.rows.text import JsonRows
 

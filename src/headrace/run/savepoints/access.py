@@ -20,18 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What a savepoint holds. Made by ``read_savepoint``.
+    """What a savepoint of an app holds, as of the version that every task had committed. See ``read_savepoint``.
 
-    Attributes
-    ----------
-    app
-        The app that it was taken of.
-    name
-        Its name.
-    version
-        The version that every task had committed.
-    tables
-        By the id of a table, step or store, the rows that all tasks together kept. Empty state is left out.
+    ``tables`` has the rows that all tasks together kept, by the id of the table, step or store; no empty state.
     """
 
     app: str
@@ -40,7 +31,6 @@ class Savepoint:
     tables: Mapping[str, pl.DataFrame]
 
     def __getitem__(self, id_: str) -> pl.DataFrame:
-        """Return what was kept under an id."""
         found = self.tables.get(id_)
         if found is None:
             raise UsageError(
@@ -51,7 +41,7 @@ class Savepoint:
 
 
 def read_savepoint(app: Declarations, name: str) -> Savepoint:
-    """Read what a savepoint holds.
+    """Read what a savepoint holds. Raises ``UsageError`` if it doesn't exist.
 
     Parameters
     ----------
@@ -63,11 +53,6 @@ def read_savepoint(app: Declarations, name: str) -> Savepoint:
     Returns
     -------
     Savepoint
-
-    Raises
-    ------
-    UsageError
-        If the savepoint doesn't exist.
 
     Examples
     --------
@@ -84,28 +69,22 @@ def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *,
     """Write a savepoint of tables that are given as DataFrames. Restore it with ``restore_savepoint``.
 
     Without ``base`` it is a first load: all other state is empty, and each input begins where it is declared to. With
-    ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too.
+    ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too. Raises ``UsageError``
+    for a table that the app doesn't have or that can't be written, and for rows that don't fit it, and ``PlanError`` if
+    the present app doesn't fit its kept state, or the contents of ``base``.
 
     Parameters
     ----------
     app
         The app. It is planned as at a start, so its inputs must exist. It may run meanwhile.
     name
-        The name of the new savepoint.
+        The name of the savepoint, which must be new.
     tables
         The rows by the id of the table, with its columns: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or
         instances of a dataclass. Of rows with the same key the last one counts. A table with ``versions`` keeps them as
         rows that have always existed; a time to live begins now.
     base
         The name of another savepoint of the app, which isn't changed.
-
-    Raises
-    ------
-    UsageError
-        For a table that the app doesn't have or that can't be written, for rows that don't fit it, and if there is a
-        savepoint of this name already.
-    PlanError
-        If the present app doesn't fit its kept state, or the contents of ``base``.
 
     Examples
     --------
@@ -123,7 +102,8 @@ def restore_savepoint(
 ) -> None:
     """Take an app's state and positions back to a savepoint; its next start continues from there.
 
-    The present state stays available as an old timeline, as after ``headrace savepoint restore``.
+    The present state stays available as an old timeline, as after ``headrace savepoint restore``. Raises ``UsageError``
+    if the app is running, if the savepoint doesn't exist, or if its state can't be divided as asked for.
 
     Parameters
     ----------
@@ -136,11 +116,6 @@ def restore_savepoint(
         until each input has been read to its former position (``"silent"``).
     partitions
         New partition counts of intermediate streams, by the id of a step or table that reads them.
-
-    Raises
-    ------
-    UsageError
-        If the app is running, if the savepoint doesn't exist, or if its state can't be divided as asked for.
 
     Examples
     --------
