@@ -29,6 +29,7 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from math import ceil
 from pathlib import PurePosixPath
+from string import Template
 from typing import Any
 
 import msgspec
@@ -312,8 +313,10 @@ class Site:
 
     def refusal(self, visit: Visit) -> Response:
         """Return a page that says what to do."""
+        from headrace.operate.page.plan_page import asset
+
         del visit
-        body = _REFUSED.format(help=escape(self._help))
+        body = Template(asset("refused.html")).substitute(help=escape(self._help))
         return Response(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
 
     def close(self) -> None:
@@ -338,23 +341,6 @@ class Site:
         except CookieError:
             return ""
         return "" if found is None else found.value
-
-
-_REFUSED = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headrace: the token is missing</title>
-</head>
-<body>
-<h1>This page needs its token</h1>
-<p>The token is missing or wrong: it changes each time the app starts.</p>
-<p>To get an address that works, {help}, and open the address that it prints.</p>
-<p>If a link of another site has led you here, <a href="/dashboard">try again</a>.</p>
-</body>
-</html>
-"""
 
 
 EVERY_S = 1.0

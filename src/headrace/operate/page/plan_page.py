@@ -19,6 +19,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
+from string import Template
 
 from headrace.api.checks import Location
 from headrace.plan.render import (
@@ -425,34 +426,15 @@ Facts = Iterable[tuple[str, str]]
 def plan_html(plan: RenderedPlan) -> str:
     """Return the page as text. Saved as a file, it works offline in any browser."""
     picture = plan_picture(plan)
-    return f"""<!DOCTYPE html>
-<html lang="en" xmlns="http://www.w3.org/1999/xhtml">
-<head>
-<meta charset="utf-8"/>
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>
-<meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>{escape(plan.app)}: plan</title>
-<style>
-{asset("plan_page.css")}</style>
-</head>
-<body>
-<header>
-<h1>{escape(plan.app)}</h1>
-<p>{summary(plan)}</p>
-</header>
-{legend(picture)}
-<main id="top">
-{picture}
-</main>
-{"".join(descriptions(plan))}
-<details><summary>As text</summary>
-<pre>{escape(to_text(plan))}</pre>
-</details>
-<script>
-{asset("plan_page.js")}</script>
-</body>
-</html>
-"""
+    return _filled(
+        "plan.html",
+        plan,
+        picture,
+        policy=_POLICY,
+        style=asset("plan_page.css"),
+        script=asset("plan_page.js"),
+        text=escape(to_text(plan)),
+    )
 
 
 def asset(name: str) -> str:
@@ -564,8 +546,11 @@ _STATES = (
 
 def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:
     """Return all files of the page of an app, by name. ``peek``: it may show messages."""
+    picture, peeks = plan_picture(plan, live=True), " data-peek" if peek else ""
+    states = "".join(f'<li><span class="cell {class_}"></span>{words}</li>' for class_, words in _STATES)
     static = ("plan_page.css", "live.css", *_SCRIPTS)
-    return {"index.html": _index(plan, peek=peek), **{name: asset(name) for name in static}}
+    index = _filled("live.html", plan, picture, peeks=peeks, states=states)
+    return {"index.html": index, **{name: asset(name) for name in static}}
 
 
 def overview_files() -> Mapping[str, str]:
@@ -574,46 +559,6 @@ def overview_files() -> Mapping[str, str]:
     return {"index.html": asset("overview.html"), **{name: asset(name) for name in static}}
 
 
-def _index(plan: RenderedPlan, *, peek: bool) -> str:
-    picture, peeks = plan_picture(plan, live=True), " data-peek" if peek else ""
-    states = "".join(f'<li><span class="cell {class_}"></span>{words}</li>' for class_, words in _STATES)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(plan.app)}</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="dashboard/plan_page.css">
-<link rel="stylesheet" href="dashboard/live.css">
-<script type="module" src="dashboard/live.js"></script>
-<script type="module" src="dashboard/plan_page.js"></script>
-</head>
-<body class="live"{peeks}>
-<header>
-<h1>{escape(plan.app)}</h1>
-<span id="state" class="badge">connecting</span>
-<p id="summary">{summary(plan)}</p>
-<p id="connection" role="status"></p>
-</header>
-<ul id="numbers" class="numbers"></ul>
-<section id="reasons" aria-live="polite" hidden><h2>What holds what</h2><ul></ul></section>
-<section id="stages" class="narrow"><h2>Stages</h2><ul></ul></section>
-<ul class="legend states">{states}</ul>
-{legend(picture)}
-<main id="top">
-{picture}
-</main>
-<section id="history"><h2>The last hour</h2>
-<nav id="span"></nav>
-<div id="charts" class="charts"></div></section>
-<section id="errors" hidden><h2>Errors and warnings</h2><ul></ul></section>
-<section id="containers"><h2>Containers</h2><div class="scrolls"><table></table></div></section>
-<section id="profile" hidden><h2></h2><div></div></section>
-<section id="outputs" hidden><h2>Outputs</h2><div class="scrolls"><table></table></div></section>
-{"".join(descriptions(plan))}
-<div id="tip" role="tooltip" hidden></div>
-<noscript>This page needs scripts; they come from the app itself.</noscript>
-</body>
-</html>
-"""
+def _filled(name: str, plan: RenderedPlan, picture: str, **values: str) -> str:
+    values |= {"app": escape(plan.app), "summary": summary(plan), "legend": legend(picture), "picture": picture}
+    return Template(asset(name)).substitute(values, descriptions="".join(descriptions(plan)))

@@ -198,4 +198,4 @@ def test_trouble_with_the_page_is_no_trouble_of_the_app(coordinator, page, monke
     monkeypatch.setattr(page, "look", lambda status: 1 / 0)
     page.end(coordinator.status())
     assert get(coordinator, "/status", Authorization=f"Bearer {TOKEN}").status == 200
-    assert page.feed.seen.listening == 0
+    assert page.feed.seen().watching == 0
