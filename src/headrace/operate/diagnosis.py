@@ -53,11 +53,7 @@ class _Chain:
 def reasons(
     status: AppStatus, readers: Mapping[str, Sequence[str]], busy: Callable[[str], float], now_ms: int
 ) -> list[Reason]:
-    """Return every culprit, the longest-lasting first.
-
-    ``readers`` are the tasks that read a partition (``system.stream[n]``); ``busy`` is the share of its time that a
-    task is busy.
-    """
+    """Return every culprit, the longest-lasting first. ``readers`` are the tasks that read ``system.stream[n]``."""
     tasks = {task.name: task for task in status.tasks if task.state != "finished"}
     hosts = {name: container for container in status.containers for name in container.tasks}
     inquiry = _Inquiry(tasks, hosts, readers, busy, now_ms)
@@ -172,10 +168,7 @@ def _told(chain: _Chain, waiting: Sequence[str]) -> str:
 
 
 def alike(status: AppStatus) -> list[list[tuple[str, Holdup]]]:
-    """Return the holdups of all tasks with the tasks' names, similar ones together, causes before their effects.
-
-    Those of commits are left out: ``AppStatus.held_up`` has summed them up.
-    """
+    """Return the holdups of tasks, similar ones together, causes before effects; not those of ``AppStatus.held_up``."""
     found: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
     for task in status.tasks:
         for holdup in task.holdups:
@@ -206,10 +199,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits beyond which an app is critical; None means no limit. Times are in milliseconds.
-
-    More than ``most_restarts`` restarts of all containers together within ``restarts_within_ms`` are too many.
-    """
+    """The limits (in ms) beyond which an app is critical; None means no limit. Restarts are those of all containers."""
 
     lag_ms: int | None = None
     checkpoint_age_ms: int | None = None

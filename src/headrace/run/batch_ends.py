@@ -24,10 +24,7 @@ _OFFSET = re.compile(r"(?P<input>[^/=\s]+)/(?P<partition>\d+)=(?P<offset>\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The user's ends for inputs that don't end. If ``at_ms`` is None, they are read up to their present ends.
-
-    ``offsets`` are by the id of an input and the number of a partition; they come first.
-    """
+    """The user's ends for inputs that don't end: ``offsets`` of partitions, else ``at_ms``, else their present ends."""
 
     at_ms: int | None = None
     offsets: Mapping[tuple[str, int], Offset] = field(default_factory=dict)
@@ -68,10 +65,7 @@ def _offsets(text: str) -> dict[tuple[str, int], Offset]:
 
 
 def ends_of(plan: Plan, until: Until | None, given: frozenset[str] = frozenset()) -> dict[SSP, Offset]:
-    """Return where a batch job stops reading each partition of a source that doesn't end by itself.
-
-    ``given`` are inputs that are DataFrames. Raises ``PlanError`` for an input that doesn't end, if ``until`` is None.
-    """
+    """Return where a batch job stops reading each partition that doesn't end by itself. ``given`` are DataFrames."""
     ends: dict[SSP, Offset] = {}
     with closing(Connections()) as connections:
         _check_named(connections, plan, until, given)

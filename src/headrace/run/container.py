@@ -559,10 +559,7 @@ class ContainerSession:
     # -- from any thread
 
     def heartbeat(self, *, last: bool = False) -> messages.Heartbeat:
-        """Return the last snapshot of the tasks, with the run loop's present activity if it takes long.
-
-        ``last``: with the log lines of the heartbeat before, which may not arrive.
-        """
+        """Return the last snapshot of the tasks. ``last``: with the log lines of the heartbeat before, too."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         now = self._clock.monotonic_ms()
         with self._lock:
@@ -606,10 +603,7 @@ class ContainerSession:
             self._container.drain()
 
     def _take_part(self, cut: Cut | None) -> None:
-        """Take part in this cut, unless its folder doesn't exist here, because it is on another machine.
-
-        This is checked when the cut is ordered, before the folder gets its final name.
-        """
+        """Checked when the cut is ordered, before its folder gets its final name: is it on another machine?"""
         if cut is None or cut.id != self._cut:
             self._cut = None if cut is None else cut.id
             self._apart = cut is not None and not Path(cut.folder).is_dir()

@@ -65,10 +65,7 @@ SAME_S = 1.0
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM while entered. Has no effect outside the main thread.
-
-    ``said_at_start`` is written to stderr if the first signal comes before ``drain_by`` was called.
-    """
+    """Handles SIGINT and SIGTERM while entered. ``said_at_start`` is for a signal that comes before ``drain_by``."""
 
     def __init__(self, said_at_start: str = "") -> None:
         self.requested = False
@@ -365,10 +362,7 @@ def started(
     replaced: bool = True,
     scattered: bool = False,
 ) -> Iterator[tuple[Plan, Coordinator]]:
-    """Begin the run of a checked app: prepare its streams, start its coordinator, and say where its live page is.
-
-    Gives the plan to run and the coordinator, until the block ends.
-    """
+    """Prepare the streams of a checked app and start its coordinator. Gives the plan to run and the coordinator."""
     metadata, stages = checked.metadata, checked.stages
     prepare_streams(changed.plan, stages)
     planned = record_memos(metadata, changed.plan)
@@ -403,10 +397,7 @@ def ledger_of(
     replaced: bool = True,
     scattered: bool = False,
 ) -> Ledger:
-    """Return the books of a run that begins now.
-
-    ``replaced``: containers that end are restarted. ``scattered``: they run on machines that share no disk.
-    """
+    """Begin the books. ``replaced``: containers that end are restarted. ``scattered``: their machines share no disk."""
     app, settings = planned.graph.app, planned.graph.settings
     return Ledger(
         app,

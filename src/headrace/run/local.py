@@ -35,10 +35,7 @@ def run_local(
     wanted: Wanted = AS_USUAL,
     control: RunControl | None = None,
 ) -> AppStatus:
-    """Run until everything has finished, or until a signal or ``control`` ends it; returns the last status.
-
-    ``savepoint`` is the name of one to take at the end. ``wanted`` says where commands reach it.
-    """
+    """Run until everything has finished, or a signal or ``control`` ends it; then take this ``savepoint``."""
     control = control or RunControl()
     if held := held_by_driver(checked.planned.plan, checked.stages):
         from headrace.run.spark.dataframes import copy_dataframes

@@ -264,10 +264,7 @@ _PATHS = ("root", "path", "list_file", "memo")
 
 
 def at_home(graph: Graph) -> Graph:
-    """The app as containers get it: paths are absolute, as their working folders are others.
-
-    The metadata store is the driver's business, so containers don't get its password.
-    """
+    """Return the app as containers get it: with absolute paths, and without the metadata store and its password."""
     settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()), metadata=None)
     streams = {}
     for id_, spec in graph.streams.items():
@@ -357,10 +354,7 @@ def _check_open(connections: Connections, stage: str, spec: StreamSpec) -> None:
 
 
 def ask_targets(plan: Plan) -> dict[str, Answer]:
-    """Return what the start would do to each output in a foreign system, or why it would fail. Changes nothing.
-
-    A system that can't be asked from here is no reason to refuse: the app may run where it can.
-    """
+    """Return what the start would do to each output in a foreign system, or why it would fail. Changes nothing."""
     with closing(Connections()) as connections:
         return {
             stream.spec.id: _asked(connections, plan, stream)
@@ -429,10 +423,7 @@ class Checked:
 def check_run(
     graph: Graph, metadata: MetadataStore, stages: Sequence[str] = (), consent: Consent = NO_CONSENT
 ) -> Checked:
-    """Plan the app. Raises if it can't run, without having changed anything.
-
-    ``consent`` lists the kept state of an earlier version whose loss the user accepts.
-    """
+    """Plan the app, and change nothing. ``consent`` lists kept state whose loss the user accepts."""
     deployment = Deployment(graph, metadata, consent)
     planned = deployment.planned(stages=stages)
     planned.changes.check()

@@ -273,10 +273,7 @@ def _shown(columns: Mapping[str, pl.DataType]) -> str:
 
 
 def catalogue(plan: Plan) -> TableList:
-    """Return all tables and all stores of low-level tasks, sorted by name; one entry for each stage that keeps a table.
-
-    Remote tables are included. They can't be queried, and a client that tries should learn why.
-    """
+    """Return all tables and all stores of low-level tasks, sorted by name, for each stage that keeps one."""
     facts = []
     for stage in plan.stages:
         for held in queryable_in(plan, stage).values():

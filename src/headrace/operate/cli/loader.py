@@ -31,10 +31,7 @@ _CONVERTED = (int, float, bool, str, Path)
 
 
 def arguments_for(function: Callable[..., Any], named: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Return ``NAME=VALUE`` pairs as the function's arguments, in the types that it declares.
-
-    ``named`` is how errors name the function.
-    """
+    """Return ``NAME=VALUE`` pairs as arguments of the declared types. ``named`` is how errors name the function."""
     signature = _signature(function)
     shown = f"{named}{_text(signature)}"
     given = _pairs(pairs)

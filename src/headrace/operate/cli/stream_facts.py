@@ -78,10 +78,7 @@ class Place:
 
 
 def locate(text: str, home: Path, metadata: SecretUrl | None = None, app: str | None = None) -> Place:
-    """Return the stream that ``NAME`` or ``SYSTEM.NAME`` refers to.
-
-    With ``app``, ``NAME`` is a stream of the system that has the app's own streams.
-    """
+    """Return the stream that ``NAME`` or ``SYSTEM.NAME`` refers to; ``app`` says whose system a bare ``NAME`` is in."""
     system, dot, name = text.partition(".")
     if not dot or not _SYSTEM.fullmatch(system):
         system, name = "", text
@@ -114,10 +111,7 @@ def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
 
 
 def facts_about(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Return everything about one stream: its shape, each partition's offsets, and its readers' positions.
-
-    The ``groups`` are the names of the apps that read the stream. Either ``bytes`` or ``frames`` is known.
-    """
+    """Return everything about one stream, also the positions of these ``groups``: the names of apps that read it."""
     info = place.require()
     admin = place.admin()
     extents = admin.extents(place.stream.name)
@@ -207,10 +201,7 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
 
 
 def positions_at(place: Place, time: str | None, ago: str | None, partition: int | None) -> dict[SSP, Position]:
-    """Return the first record that was appended then or later, in each partition that a command selects.
-
-    One of ``time`` and ``ago`` must be given.
-    """
+    """Return the first record of each partition that was appended then or later; ``time`` or ``ago`` is given."""
     if time is not None and ago is not None:
         raise UsageError("--time and --ago both give a position", hint="leave one of them out")
     now = WallClock().now_ms()

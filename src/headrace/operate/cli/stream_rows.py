@@ -376,10 +376,7 @@ def check_readable(path: Path) -> None:
 
 
 def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: WritePatience = PROMPT) -> Iterator[bytes]:
-    """Yield whole lines as they arrive; the last one needs no newline. Ends early, between lines, when interrupted.
-
-    ``at_first`` is the patience for the first chunk.
-    """
+    """Yield whole lines as they arrive; the last one needs no newline. An interrupt ends it early, between lines."""
     lines, rest = bytearray(), bytearray()
     first_byte_at, patience = 0.0, at_first
     while True:

@@ -119,10 +119,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Feed:
-    """A document and its listeners. Thread-safe.
-
-    ``whole`` makes the first event's data of the present document. It is called on listeners' threads, under a lock.
-    """
+    """A document and its listeners. Thread-safe: ``whole`` is called on listeners' threads, under a lock."""
 
     def __init__(self, whole: Callable[[Document], Document], *, most: int = MOST_LISTENERS) -> None:
         self._whole, self._most = whole, most

@@ -215,10 +215,7 @@ _ERRORS_MAX, _REASONS_MAX, _WAITING_MAX = 40, 20, 50
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What the view needs of the plan: ids of streams by where they are, who reads a partition, and where rows begin.
-
-    ``outside`` are the streams that are written outside of the app, and ``results`` those that leave it.
-    """
+    """Ids of streams by place, who reads a partition, and which streams come from outside and leave the app."""
 
     streams: Mapping[str, str]
     readers: Mapping[str, tuple[str, ...]]

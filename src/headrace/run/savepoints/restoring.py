@@ -141,10 +141,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a restore does. ``outputs`` are what the app writes. ``ran``: it has committed something here.
-
-    ``tasks`` are the numbers of tasks, before and after, of stages that are rescaled.
-    """
+    """What a restore does; ``tasks`` are counts before and after a rescaling. ``ran``: the app has committed here."""
 
     manifest: Manifest
     timeline: Timeline
@@ -384,10 +381,7 @@ class _Restore:
         self._latest_records = None  # what was committed until now counts
 
     def check_silence(self) -> None:
-        """Refuse silence if a stage hasn't processed all that the stages before it have committed.
-
-        It would be repeated silently, as the inputs had been read so far, although its results were never written.
-        """
+        """Refuse silence if a stage has still to process what stages before it committed: it would never be written."""
         asked, number = self._asked, self._timelines.current
         if asked.outputs != "silent":
             return

@@ -73,10 +73,7 @@ class _Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """What a savepoint is taken of: the app on its home, and the deployments that run.
-
-    ``last``: nothing is processed after the cut, because the app ends. ``patience_s`` is how long a cut may take.
-    """
+    """What a savepoint is taken of. ``last``: nothing is processed after the cut, which may take ``patience_s``."""
 
     home: Path
     app: str

@@ -71,10 +71,7 @@ _log = logger(__name__)
 
 
 class CopyRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is in a copy. ``columns`` are in the durable form of types; ``ordered_by`` is the event time or empty.
-
-    ``key``: file n has the rows whose hash of these columns is n modulo the number of files.
-    """
+    """What is in a copy. ``key``: file n has the rows whose hash of these columns is n modulo the number of files."""
 
     format: int = FORMAT
     columns: dict[str, Any]
@@ -262,10 +259,7 @@ def key_of(spec: StreamSpec) -> tuple[str, ...]:
 
 
 def copy_dataframes(inputs: Iterable[StreamSpec], interrupts: Interrupts | None = None) -> bool:
-    """Copy the DataFrames of these inputs that haven't been copied yet. False if a signal asked to end meanwhile.
-
-    After an error, nothing is left of that copy.
-    """
+    """Copy the DataFrames of these inputs that haven't been copied yet. False if a signal asked to end meanwhile."""
     return all(_copy(spec, interrupts) for spec in inputs)
 
 
@@ -311,10 +305,7 @@ def _wanted(spec: StreamSpec) -> Wanted:
 
 
 def _shaped(dataframe: DataFrame, wanted: Wanted) -> DataFrame:
-    """The rows as they are copied: only these columns, by the event time if there is one, in files of a good size.
-
-    With a key, each of Spark's partitions becomes one file, however large it is.
-    """
+    """The rows as they are copied. With a key, each of Spark's partitions becomes one file, however large it is."""
     selected = without_maps(dataframe, wanted.columns)
     times = [_column(wanted.ordered_by)] if wanted.ordered_by else []
     if wanted.key:

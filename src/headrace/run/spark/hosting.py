@@ -320,10 +320,7 @@ def _wait(news: queue.SimpleQueue[Exception | str], context: SparkContext, group
 
 
 def _failing(context: SparkContext, group: str) -> str:
-    """What a task says that has failed as often as Spark lets one fail by default; empty if there is none.
-
-    In a session for containers, a task may fail any number of times.
-    """
+    """What a task says that has failed as often as Spark lets one fail by default; empty if there is none."""
     tracker, jsc = context.statusTracker(), cast("Any", context._jsc)
     status = cast("Any", context._jvm).org.apache.spark.status.api.v1
     jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]

@@ -41,10 +41,7 @@ CONNECT_S = 3.0
 
 
 def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
-    """Raise ``UnavailableError`` if no host of ``spark://host:port,host:port`` accepts a connection.
-
-    Spark itself tries for a minute, and no setting shortens that. Other kinds of masters aren't checked.
-    """
+    """Raise if no host of ``spark://host:port,host:port`` accepts a connection: Spark itself would try for a minute."""
     failures = []
     for host, port in standalone_addresses(master):
         try:

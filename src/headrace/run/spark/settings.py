@@ -136,10 +136,7 @@ def grows(lookup: Lookup) -> bool:
 
 
 def slots_limit(master: str, lookup: Lookup) -> int | None:
-    """How many tasks a session can run at once at most; None if its master and settings don't say.
-
-    A standalone cluster ignores ``spark.executor.instances``.
-    """
+    """How many tasks a session can run at once at most; None if its master and settings don't say."""
     cpus = int(lookup("spark.task.cpus") or 1)
     if match := _LOCAL_CLUSTER.fullmatch(master.strip()):
         return int(match[1]) * (int(match[2]) // cpus)
@@ -190,10 +187,7 @@ def preferred(master: str) -> dict[str, str]:
 
 
 def executors_as_driver(submit_options: str) -> dict[str, str]:
-    """For ``local-cluster``: its executors' JVMs compile and collect as SPARK_SUBMIT_OPTS says of the driver's.
-
-    Spark gives executors none of it. Options of other kinds are for one process, as a folder or a port is.
-    """
+    """Have the executors of ``local-cluster`` compile and collect as SPARK_SUBMIT_OPTS says of the driver."""
     options = [option for option in submit_options.split() if option.startswith(("-XX:", "-Xlog:"))]
     return {"spark.executor.extraJavaOptions": " ".join(options)} if options else {}
 

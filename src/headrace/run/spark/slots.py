@@ -45,10 +45,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What an app asks for: this number of ``containers``, or by default one for each of its ``tasks``.
-
-    ``beside``: other code of this process may run jobs in the session meanwhile, so one slot is left to them.
-    """
+    """What an app asks for: ``containers``, or one for each task. ``beside``: one slot is left to other code."""
 
     app: str
     tasks: int
@@ -193,10 +190,7 @@ def decide(
     say: Callable[[str], None] = lambda text: None,
     given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[int, str] | None:
-    """Wait for slots, and return how many containers an app has, with a note on that. None if ``given_up`` meanwhile.
-
-    Polls, because Spark has no event for it that reaches Python.
-    """
+    """Poll for slots; return the number of containers, with a note. None if ``given_up`` meanwhile."""
     jsc: Any = context._jsc
     capacity = Capacity.of(str(context.master), conf_of(context).get)
     began = changed = now = time.monotonic()
