@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.api.draft import Draft, Preview
+    from headrace.api.draft import Sample
     from headrace.kit.harness import TestApp
     from headrace.life.metadata import MetadataStore
     from headrace.plan.render import ReadablePlan
-    from headrace.rows.given import Rows
     from headrace.run.run import Launch, Run, RunOptions
     from headrace.spark.batch.runner import BatchOptions
 
@@ -89,6 +88,12 @@ class App(Declarations):
     >>> import headrace as hr
     >>> app = hr.App("page-views")
     """
+
+    @override
+    def _preview(self, node: str, rows: int, sample: Sample) -> pl.DataFrame:
+        from headrace.kit.harness import head
+
+        return head(self._draft, node, rows, sample)
 
     def plan(self, containers: int = 1) -> ReadablePlan:
         """Plan the app for the streams that exist now, and this number of ``containers``. Runs nothing.
@@ -290,10 +295,6 @@ class App(Declarations):
         make_room(graph.app, graph.settings.home, set(options.stages), replace=False)
         return Launch(graph, self.settings.metadata, options, before)
 
-    @override
-    def _previewer(self) -> Preview:
-        return _preview
-
     def _check_loaded(self) -> None:
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
@@ -384,12 +385,6 @@ class App(Declarations):
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
-
-
-def _preview(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-    from headrace.kit.harness import head
-
-    return head(draft, node, rows, sample)
 
 
 def _batch_options(

@@ -92,8 +92,8 @@ SUPPORTED = (
 )
 
 
-def aggregate_of(expr: pl.Expr) -> Aggregate:
-    """The aggregate of a Polars expression; raises if it isn't one, or if Headrace's result would differ."""
+def _aggregate_of(expr: pl.Expr) -> Aggregate:
+    """It raises if Headrace's result would differ."""
     bare = _unaliased(expr)
     if _equal(bare, pl.len()):
         return Aggregate("count")
@@ -436,7 +436,7 @@ def _aggregate(name: str, given: object) -> Aggregate:
             hint=f'write .agg(views=pl.len(), bytes=pl.col("bytes").sum()); {SUPPORTED}',
         )
     try:
-        return aggregate_of(given)
+        return _aggregate_of(given)
     except DeclarationError as error:
         raise DeclarationError(f"{name}: {error.message}", hint=error.hint) from None
 

@@ -21,7 +21,7 @@ from headrace.api.descriptors import (
     check_partitions,
     internal_system,
 )
-from headrace.api.draft import Draft, Output, Preview, Table, declared_table, freeze, remote_table
+from headrace.api.draft import Draft, Output, Sample, Table, declared_table, freeze, remote_table
 from headrace.api.flow import dead_letter_id
 from headrace.api.operators.spec import OnError, check_time_column
 from headrace.api.operators.task import add_task
@@ -44,7 +44,7 @@ from headrace.api.specs import (
 from headrace.api.stream import Stream
 from headrace.api.tasks import Task
 from headrace.core.clock import Duration, to_ms
-from headrace.core.errors import DeclarationError
+from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.files import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
 from headrace.rows.schema import Schema
@@ -54,7 +54,7 @@ from headrace.systems.registry import SystemSpec, keeps_rows
 
 
 # -- input key ---------------------------------------------------------------------------------------
-def input_key(key: str | Iterable[str], schema: Schema, system: SystemSpec) -> tuple[str, ...]:
+def _input_key(key: str | Iterable[str], schema: Schema, system: SystemSpec) -> tuple[str, ...]:
     """The columns by which an input is partitioned. Raises if its system doesn't keep such a key together."""
     held = system.held.key if isinstance(system.held, DataFrameInput) else ()
     if not key_parts(key):
@@ -159,8 +159,7 @@ class Declarations:
                 standby=standby,
                 peek=peek,
             )
-            self._draft = Draft(name, settings, here)
-            self._draft.preview = self._previewer()
+            self._draft = Draft(name, settings, here, self._preview)
 
     @property
     def name(self) -> str:
@@ -272,7 +271,7 @@ class Declarations:
                 start=start,
                 broadcast=bool(broadcast),
                 slots=stream.system.slots,
-                key=input_key(key, columns, stream.system),
+                key=_input_key(key, columns, stream.system),
                 create=create,
             )
             node = self._draft.read(spec, here)
@@ -474,9 +473,9 @@ class Declarations:
         def __getattr__(self, name: str) -> NoReturn:
             raise missing("an app", name, APP, dir(type(self)))
 
-    def _previewer(self) -> Preview | None:
-        """This class can't run anything, so ``Stream.head`` needs a subclass."""
-        return None
+    def _preview(self, node: str, rows: int, sample: Sample) -> pl.DataFrame:
+        """The first results of a step, from a run over a sample: see ``Stream.head``."""
+        raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
 
     def _stream(
         self, name: str, role: Role, system: SystemDescriptor | SystemSpec | None, physical: str | None, here: Location

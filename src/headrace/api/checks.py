@@ -178,7 +178,7 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
     """The columns that ``exprs`` compute; with ``keep``, also the columns that they don't replace."""
     exprs = tuple(exprs)
     for expr in exprs:
-        check_row_wise(expr)
+        _check_row_wise(expr)
     lazy = pl.LazyFrame(schema=dict(schema.columns))
     columns = _resolve(lazy.with_columns(*exprs) if keep else lazy.select(*exprs), schema, exprs)
     if not columns:
@@ -193,7 +193,7 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
 
 def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
     """The dtype of an expression, which must compute exactly one column."""
-    check_row_wise(expr)
+    _check_row_wise(expr)
     columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
     if len(columns) != 1:
         raise DeclarationError(f"{short(expr)} computes {len(columns)} columns, not one")
@@ -242,8 +242,7 @@ def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -
     return same
 
 
-def check_row_wise(expr: pl.Expr) -> None:
-    """Raise if a part of ``expr`` reads more than one row."""
+def _check_row_wise(expr: pl.Expr) -> None:
     for part in _parts(_judgeable(expr)):
         if not _is_row_wise(part):
             raise DeclarationError(

@@ -11,12 +11,12 @@ import polars as pl
 from headrace.api.checks import Declaring, as_expression, check_predicate, key_columns, key_parts
 from headrace.api.flow import MappedFlow
 from headrace.api.operators.steps import Sampler, SomeKeys, SomeMessages
-from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.errors import DeclarationError
 from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
 
 
-def first_matches(
+def _first_matches(
     schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
 ) -> dict[str, pl.Expr]:
     """For each branch a predicate that is true if its own and no earlier one is; ``others`` takes the rest."""
@@ -95,9 +95,7 @@ class Composed(MappedFlow):
         >>> views.filter(pl.col("ms") > 100).select("member", "ms").head(sample={"page-views": rows}).rows()
         [('ann', 120)]
         """
-        if self.draft.preview is None:
-            raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
-        return self.draft.preview(self.draft, self.node, n, sample)
+        return self.draft.preview(self.node, n, sample)
 
     def show(self, name: str = "") -> None:
         """Print messages as they are processed, each as a line of JSON: a ``sink`` to try things out with.
@@ -143,7 +141,7 @@ class Composed(MappedFlow):
         ['slow', 'home', 'rest']
         """
         with Declaring("split"):
-            predicates = first_matches(self.schema, branches or {}, others)
+            predicates = _first_matches(self.schema, branches or {}, others)
             return {name: self.filter(predicate) for name, predicate in predicates.items()}
 
     def sample(self, fraction: float, key: str | Sequence[str] | None = None, *, seed: int | None = None) -> Self:

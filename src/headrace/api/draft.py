@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, NoReturn, final
 
 import polars as pl
 from typing_extensions import override
@@ -60,17 +60,14 @@ class _Claim:
     location: Location
 
 
-class Preview(Protocol):
-    """Runs a part of an app over a sample: see ``Stream.head``."""
-
-    def __call__(self, draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-        """Return the first results of a step."""
+Sample = int | Mapping[str, Rows]
+Preview = Callable[[str, int, Sample], pl.DataFrame]
 
 
 class Draft:
     """A graph under construction; each app has one."""
 
-    def __init__(self, app: str, settings: Settings, location: Location) -> None:
+    def __init__(self, app: str, settings: Settings, location: Location, preview: Preview) -> None:
         self.app = app
         self.settings = settings
         self.location = location
@@ -78,8 +75,7 @@ class Draft:
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
-        self.preview: Preview | None = None
-        """The layer that can run apps sets it."""
+        self.preview = preview
         self.default_system = settings.internal_system()
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, _Claim] = {}
@@ -275,11 +271,10 @@ def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
                 hint=f'say when a row becomes valid: app.input("{side.id}", ..., event_time="ts")',
             )
     spec = replace(spec, side_inputs=tuple(side.id for side in sides))
-    return spec if fed is None else fed_table(spec, fed)
+    return spec if fed is None else _fed_table(spec, fed)
 
 
-def fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
-    """The table, filled with rows of these columns."""
+def _fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
     columns = dict(fed.columns)
     if isinstance(spec.deleted, str):
         if spec.deleted not in columns:
@@ -486,7 +481,7 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     """Give ``target`` the schema of a flow sent to it, or check that it fits. Returns the target's column order."""
     if target.schema is None:
         if isinstance(target, Table):
-            target.draft.tables[target.id] = fed_table(target.spec, schema)
+            target.draft.tables[target.id] = _fed_table(target.spec, schema)
         else:
             target.draft.streams[target.id] = replace(target.spec, schema=schema)
         return tuple(schema.columns)

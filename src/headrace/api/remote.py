@@ -32,7 +32,7 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
     """
     with Declaring("retry"):
         if attempts is not None:
-            check_count("attempts", attempts)
+            _check_count("attempts", attempts)
         first_ms = to_ms(first, "first", minimum=1)
         longest_ms = to_ms(longest, "longest", minimum=1)
         if longest_ms < first_ms:
@@ -42,7 +42,7 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
 
 def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, default: Retry | None = None) -> Calling:
     """The checked settings of calls; without ``retry`` the ``default`` applies."""
-    check_count("concurrency", concurrency, CONCURRENCY_MAX)
+    _check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
         raise DeclarationError(
             f"retry={retry!r} isn't a result of hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
@@ -50,8 +50,7 @@ def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, defa
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 
 
-def check_count(what: str, value: object, most: int | None = None) -> None:
-    """Raise unless ``value`` is a whole number from 1 to ``most``."""
+def _check_count(what: str, value: object, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
         upto = "up" if most is None else f"up to {most}"
         raise DeclarationError(f"{what}={value!r} is not a whole number from 1 {upto}")
@@ -156,7 +155,7 @@ def remote(
         for name, function, of in (("read", read, "keys"), ("write", write, "rows"), ("delete", delete, "keys")):
             if function is not None:
                 check_function(function, f"{name}=", (of,), may_be_async=True, may_yield=name == "read")
-        check_count("batch", batch)
+        _check_count("batch", batch)
         return Remote(
             read=read,
             write=write,
@@ -200,7 +199,7 @@ def sql_table(
     >>> countries = app.table("countries", key="member", schema=columns, remote=members)
     """
     with Declaring("sql_table"):
-        check_count("batch", batch, 10_000)
+        _check_count("batch", batch, 10_000)
         return Remote(
             sql=sql(url, table, create_table=create_table, new_columns=new_columns),
             calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOREVER),
@@ -230,7 +229,7 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
             )
         if not remote.readable:
             raise DeclarationError("a table that is only written has nothing to cache", hint="give it a read function")
-        check_count("rows", rows)
+        _check_count("rows", rows)
         if write not in get_args(OnWrite):
             raise DeclarationError(f"write={write!r} is not one of the choices", hint='write "through" or "around"')
         return replace(remote, cache=Cache(rows, to_ms(ttl, "ttl", minimum=1), write))

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from headrace.api.checks import Location
 from headrace.api.descriptors import Start
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, offset
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, offset
 from headrace.api.remote import Remote
 from headrace.core.clock import format_ms
 from headrace.core.files import DEFAULT_HOME
@@ -314,6 +314,12 @@ class Graph:
             for before in node.inputs:
                 after[before].append(node.id)
         return {id_: tuple(ids) for id_, ids in after.items()}
+
+    def kept_state(self, id_: str) -> Mapping[str, StateMeaning]:
+        """What a node keeps from one start to the next, by the ids of its stores."""
+        node = self.nodes[id_]
+        inputs = [schema for before in node.inputs if (schema := self.nodes[before].schema) is not None]
+        return node.operator.kept_state(id_, inputs)
 
     def joins_of(self, table: str) -> list[Node]:
         """The nodes that join a table, sorted by id."""

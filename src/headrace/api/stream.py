@@ -89,8 +89,8 @@ class Stream(Composed):
 
         One task then gets all messages of a key. ``key`` is one or several: column names, or expressions with new
         names, which become columns. With None, all messages go to one partition, and so to one task. ``id`` names the
-        intermediate stream, by default ``by-member``. It is durable: keep it when the key changes. It has this number of
-        ``partitions``; by default the planner decides.
+        intermediate stream, by default ``by-member``. It is durable: keep it when the key changes. By default the
+        planner decides how many ``partitions`` it has.
 
         Examples
         --------

@@ -14,25 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.api.operators.join import IntervalJoin, TaskTable
+from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.steps import (
-    BatchFunction,
-    Broadcast,
-    Filter,
-    Input,
-    MapAsync,
-    Merge,
-    PartitionBy,
-    Project,
-    RowFunction,
-    Sampler,
-    SendTo,
-    SideOutput,
-    Sink,
-)
+from headrace.api.operators.steps import BatchFunction, MapAsync, PartitionBy, RowFunction, Sampler
 from headrace.api.operators.task import TaskStep
-from headrace.api.operators.window import DropLate, Window
+from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
 from headrace.core.ids import SSP, TaskName
 from headrace.plan.keys import Partitioning, partitionings
@@ -162,24 +148,6 @@ def _hashed(plan: Plan, stage: StagePlan, flow: Partitioning | None, key: tuple[
 
 
 # -- batch -------------------------------------------------------------------------------------------
-_STATELESS = (
-    BatchFunction,
-    Broadcast,
-    DropLate,
-    Filter,
-    Input,
-    MapAsync,
-    Merge,
-    PartitionBy,
-    Project,
-    RowFunction,
-    SendTo,
-    SideOutput,
-    Sink,
-    TaskTable,
-)
-"""Steps that keep no state between messages. In a batch, no message is late."""
-
 _BY_ORDER = {"first", "last", "top_k", "implode", "fold", "reduce"}
 """Aggregates whose results depend on the order of equal times, or of all messages."""
 
@@ -201,7 +169,7 @@ def batch_order_of(plan: Plan, stage: StagePlan) -> BatchOrder:
     """The order that a stage needs."""
     nodes = [plan.graph.nodes[id_] for id_ in stage.nodes]
     watched = any(isinstance(node.operator, TaskStep) for node in nodes)
-    keeping = [node for node in nodes if not isinstance(node.operator, _STATELESS)]
+    keeping = [node for node in nodes if node.operator.table_used is not None or plan.graph.kept_state(node.id)]
     if not keeping and not stage.tables:
         return BatchOrder()
     several = len({*stage.inputs, *stage.side_inputs}) > 1

@@ -270,7 +270,7 @@ def _streams(plan: Plan, stage: StagePlan) -> Iterator[Part]:
 def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
     reads = spec.id in stage.inputs
     writers = {name: len(plan.stage(name).tasks) for name in plan.streams[spec.id].writers} if reads else {}
-    meaning = stream_meaning(plan.graph, spec, plan.streams[spec.id].partitions, plan.combined.get(spec.id))
+    meaning = _stream_meaning(plan.graph, spec, plan.streams[spec.id].partitions, plan.combined.get(spec.id))
     return Part(
         kind="stream",
         id=spec.id,
@@ -284,8 +284,8 @@ def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
     )
 
 
-def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
-    """The meaning of an intermediate stream's messages, for those still in it when the app changes."""
+def _stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
+    """For messages that are still in an intermediate stream when the app changes."""
     fixed = {"partitions": str(partitions)}
     if key := _key(graph, spec.id):
         fixed["key"] = key
@@ -318,11 +318,10 @@ def _tables(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part
         if table.remote is None:
             fillers = (node.id for node in plan.graph.writers_of(id_))
             dealing = table_dealing(plan.graph, stage, known, table)
-            yield _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers), dealing)
+            yield _part("table", id_, id_, stage, _table_meaning(table), _spread(plan, stage, fillers), dealing)
 
 
-def table_meaning(table: TableSpec) -> StateMeaning:
-    """The meaning of a table's rows."""
+def _table_meaning(table: TableSpec) -> StateMeaning:
     columns = {} if table.schema is None else table.schema.columns
     key = ", ".join(f"{name}: {columns.get(name, '?')}" for name in table.key)
     versions = "kept" if table.versions_ms is not None else "not kept"
@@ -337,14 +336,11 @@ def table_meaning(table: TableSpec) -> StateMeaning:
 
 
 def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]:
-    nodes = plan.graph.nodes
     for id_ in stage.nodes:
-        node = nodes[id_]
-        inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
-        for store, meaning in node.operator.kept_state(id_, inputs).items():
+        for store, meaning in plan.graph.kept_state(id_).items():
             dealing = Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
             if meaning.key:
-                dealing = _dealing(plan.graph, stage, known, node.inputs, meaning.key)
+                dealing = _dealing(plan.graph, stage, known, plan.graph.nodes[id_].inputs, meaning.key)
             yield _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]), dealing)
 
 
@@ -573,9 +569,7 @@ def _parts(graph: Graph, stage: StagePlan) -> Iterator[_Kept]:
         if graph.tables[id_].remote is None:
             yield _Kept(id_, id_, id_)
     for id_ in stage.nodes:
-        node = graph.nodes[id_]
-        inputs = [schema for before in node.inputs if (schema := graph.nodes[before].schema) is not None]
-        yield from (_Kept(store, id_, store) for store in node.operator.kept_state(id_, inputs))
+        yield from (_Kept(store, id_, store) for store in graph.kept_state(id_))
 
 
 def keeps_state(graph: Graph, stage: StagePlan) -> bool:

@@ -183,7 +183,7 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
         if stream is not None:
             inputs.setdefault(stream, set()).update(after[id_])
         else:
-            operators.append(_operator(nodes, nodes[id_], after[id_], slow.get(id_, ""), sources))
+            operators.append(_operator(plan.graph, nodes[id_], after[id_], slow.get(id_, ""), sources))
     return RenderedStage(
         name=stage.name,
         inputs={stream: tuple(sorted(inputs[stream])) for stream in stage.inputs},
@@ -195,9 +195,7 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
     )
 
 
-def _operator(
-    nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], slow: str, sources: _Sources
-) -> RenderedOperator:
+def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sources: _Sources) -> RenderedOperator:
     """``slow``: why it takes one message at a time, if it does."""
     operator = node.operator
     pace = f"one message at a time, because {slow}" if slow else ""
@@ -207,14 +205,14 @@ def _operator(
         kind=operator.kind,
         detail=", ".join(words for words in (operator.detail, pace) if words),
         expressions=operator.expressions,
-        before=tuple(nodes[id_].operator.stream_read or id_ for id_ in node.inputs),
+        before=tuple(graph.nodes[id_].operator.stream_read or id_ for id_ in node.inputs),
         after=after,
         output=operator.stream_written,
         table=operator.table_used,
         table_preposition=operator.table_preposition,
         join_bound_ms=operator.join_bound_ms,
         columns=_columns(node.schema),
-        state=tuple(_state(nodes, node)),
+        state=tuple(_state(graph, node)),
         source=sources.of(node.location),
     )
 
@@ -223,10 +221,8 @@ def _columns(schema: Schema | None) -> tuple[tuple[str, str], ...]:
     return () if schema is None else tuple((name, str(dtype)) for name, dtype in schema.columns.items())
 
 
-def _state(nodes: Mapping[str, Node], node: Node) -> Iterator[str]:
-    """The meaning of each store of an operator."""
-    inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
-    for store, meaning in node.operator.kept_state(node.id, inputs).items():
+def _state(graph: Graph, node: Node) -> Iterator[str]:
+    for store, meaning in graph.kept_state(node.id).items():
         words = [
             f"{name} {value}" for name, value in meaning.fixed.items() if name not in ("kind", "version") and value
         ]
@@ -363,8 +359,7 @@ def to_text(plan: RenderedPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_html(plan: RenderedPlan) -> str:
-    """The plan as plain HTML tables, for a cell of a notebook."""
+def _to_html(plan: RenderedPlan) -> str:
     pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
     for title, rows in _parts(plan):
         pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
@@ -485,7 +480,7 @@ class ReadablePlan(Plan):
         return to_text(render(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return to_html(render(self))
+        return _to_html(render(self))
 
 
 # -- document ----------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     return data
 
 
-def remove_staged(folder: Path, names: Iterable[str]) -> None:
+def _remove_staged(folder: Path, names: Iterable[str]) -> None:
     """Remove the files of jobs, and files too old to be published. Files that can't be removed stay.
 
     ``names`` are those of the jobs, or of one file of each.
@@ -480,7 +480,7 @@ class Destination:
 
         In a batch this object knows the job; of a streaming query's batch, the messages of its tasks do.
         """
-        remove_staged(self.folder, [self._job, *(staged.name for staged in _staged(messages))])
+        _remove_staged(self.folder, [self._job, *(staged.name for staged in _staged(messages))])
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -148,9 +148,9 @@ def stream_join(
 ) -> tuple[IntervalJoin, Schema, Time]:
     """The checked spec of a join within a time bound, with the schema and event time of its results."""
     _check_how(how)
-    before, after = join_bounds(within)
-    keys = join_keys(on, left[0], right[0])
-    columns = joined_columns(left[0], right[0], keys, suffix)
+    before, after = _join_bounds(within)
+    keys = _join_keys(on, left[0], right[0])
+    columns = _joined_columns(left[0], right[0], keys, suffix)
     left_time = needed_time(left[1], left[0], "the left side of a join")
     right_time = needed_time(right[1], right[0], "the right side of a join")
     time: Time = left_time
@@ -171,8 +171,8 @@ def latest_join(
 ) -> tuple[LatestJoin, Schema, Time]:
     """The checked spec of a join of latest messages, with the schema and event time of its results."""
     _check_how(how)
-    keys = join_keys(on, left[0], right[0])
-    columns = joined_columns(left[0], right[0], keys, suffix)
+    keys = _join_keys(on, left[0], right[0])
+    columns = _joined_columns(left[0], right[0], keys, suffix)
     time = left[1]
     if isinstance(time, EventTime):
         # The left message of a result may have arrived hours ago.
@@ -185,7 +185,7 @@ def _check_how(how: object) -> None:
         raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner", "left" or "full"')
 
 
-def join_bounds(within: Within | None) -> tuple[int, int]:
+def _join_bounds(within: Within | None) -> tuple[int, int]:
     """How far (ms) the right message may be before and after the left one."""
     if within is None:
         raise DeclarationError(
@@ -205,17 +205,16 @@ def join_bounds(within: Within | None) -> tuple[int, int]:
     return -earliest, latest
 
 
-def join_keys(on: str | Sequence[str], left: Schema, right: Schema) -> tuple[str, ...]:
-    """The key columns, which both sides have with the same type."""
+def _join_keys(on: str | Sequence[str], left: Schema, right: Schema) -> tuple[str, ...]:
     keys = key_columns(on, left, "join")
     for name in keys:
         if name not in right.columns:
             raise unknown_column(name, right.columns, " on the right side")
-        check_key_types(name, left.columns[name], name, right.columns[name])
+        _check_key_types(name, left.columns[name], name, right.columns[name])
     return keys
 
 
-def joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str) -> dict[str, pl.DataType]:
+def _joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str) -> dict[str, pl.DataType]:
     """The left columns, then the right ones without the key; ``suffix`` is added to names that are taken."""
     result = dict(left.columns)
     for name, dtype in right.columns.items():
@@ -230,8 +229,7 @@ def joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suf
     return result
 
 
-def check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataType) -> None:
-    """Raise unless the two key columns have the same type."""
+def _check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataType) -> None:
     if left != right:
         raise DeclarationError(
             f"the key {ours!r} is {left} on the left side, and {theirs!r} is {right} on the right",
@@ -471,16 +469,15 @@ def table_join(
             f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
             hint="give it a function that reads: hr.tables.remote(read=fetch, write=store)",
         )
-    keys = lookup_keys(on, stream, table.schema, table.key)
-    columns = joined_columns(stream, table.schema, table.key, suffix)
+    keys = _lookup_keys(on, stream, table.schema, table.key)
+    columns = _joined_columns(stream, table.schema, table.key, suffix)
     as_of = None
     if table.spec.versions_ms is not None:
         as_of = needed_time(time, stream, f"a join with the table {table.id!r}, which has versions,")
     return TableJoin(table.id, keys, how, suffix, as_of), Schema.of(columns)
 
 
-def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
-    """The stream's columns that match the table's key, in its order."""
+def _lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
     keys = key_columns(key if on is None else on, left, "join")
     if len(keys) != len(key):
         raise DeclarationError(
@@ -488,7 +485,7 @@ def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key
             hint="name one column for each, in the table's order",
         )
     for ours, theirs in zip(keys, key, strict=True):
-        check_key_types(ours, left.columns[ours], theirs, table.columns[theirs])
+        _check_key_types(ours, left.columns[ours], theirs, table.columns[theirs])
     return keys
 
 

@@ -68,7 +68,7 @@ def backfill(graph: Graph, metadata: MetadataStore, options: BatchOptions, asked
     last = Journal(home, graph.app).read()
     if last is None or last.state != "computed":
         Shelf(home, graph.app).check_free(asked.savepoint)
-    check_tables(changed.plan, asked.tables)
+    _check_tables(changed.plan, asked.tables)
     if asked.tables and asked.until.offsets:
         raise UsageError(
             f"until={str(asked.until)!r} names offsets, but a table is divided by event time", hint="give a time"
@@ -107,8 +107,8 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
     restore(Restoring(home=home, app=graph.app, metadata=metadata, name=asked.savepoint))
 
 
-def check_tables(plan: Plan, tables: Tables) -> None:
-    """Raise for tables that can't be the history of an input. Doesn't look into them."""
+def _check_tables(plan: Plan, tables: Tables) -> None:
+    """It doesn't look into them."""
     inputs = [spec.id for spec in plan.graph.streams.values() if spec.role is Role.SOURCE]
     for id_ in tables:
         if id_ not in inputs:

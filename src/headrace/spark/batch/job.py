@@ -120,7 +120,7 @@ def _tables(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
         yield as_batch(some)
 
 
-def read_partitions(ssps: Sequence[SSP], payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+def _read_partitions(ssps: Sequence[SSP], payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
     """Source partitions into pieces: the n-th of ``ssps`` for each number n that comes."""
     with closing(Connections()) as connections:
         reading = Reading(payload.plan, payload.ends, connections)
@@ -128,7 +128,7 @@ def read_partitions(ssps: Sequence[SSP], payload: BatchPayload, number: int, tab
             yield from reading.pieces(ssps[n], TaskMetrics(str(ssps[n])))
 
 
-def map_sources(
+def _map_sources(
     stage_name: str, without: frozenset[str], payload: BatchPayload, number: int, tables: Tables
 ) -> Iterator[Piece]:
     """Tasks of a stage that needs no order over their sources: the n-th task for each number n that comes.
@@ -146,7 +146,7 @@ def map_sources(
             yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
 
 
-def run_task(stage_name: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+def _run_task(stage_name: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
     """One task of a stage over the sorted pieces of its inputs. The first of them is empty, and says which task.
 
     The number of the Spark partition doesn't: in a union it is another one.
@@ -159,7 +159,9 @@ def run_task(stage_name: str, payload: BatchPayload, number: int, tables: Tables
         yield from fed(payload.plan, stage, task, pieces, order, Path(folder), payload.now_ms, payload.seam)
 
 
-def read_rows(input_: str, key: tuple[str, ...], payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+def _read_rows(
+    input_: str, key: tuple[str, ...], payload: BatchPayload, number: int, tables: Tables
+) -> Iterator[Piece]:
     """Rows of a DataFrame into pieces of an input. With a ``key`` its rows are in one partition."""
     stream = payload.plan.streams[input_]
     partition = number % stream.partitions
@@ -173,7 +175,7 @@ def read_rows(input_: str, key: tuple[str, ...], payload: BatchPayload, number: 
         yield note_of_counts(metrics.counters, name)
 
 
-def map_rows(stage_name: str, input_: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
+def _map_rows(stage_name: str, input_: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
     """Rows of a DataFrame through a stage that needs no order, and has this input alone."""
     plan = payload.plan
     stage, stream = plan.stage(stage_name), plan.streams[input_]
@@ -309,14 +311,14 @@ class BatchJob:
             return self._mapped(stage, rows)
         sources = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if id_ not in between]
         parts = [self.pieces([id_]) for id_ in between] + [self._source(id_, stage) for id_ in sources]
-        return self._run(self._in_order(self._together(parts), stage), partial(run_task, stage.name), rows)
+        return self._run(self._in_order(self._together(parts), stage), partial(_run_task, stage.name), rows)
 
     def _mapped(self, stage: StagePlan, rows: DecodedRows | None) -> DataFrame:
         """A stage that needs no order, over its sources. DataFrames stay in the partitions that Spark has them in."""
         given = [id_ for id_ in stage.inputs if id_ in self._given]
-        parts = [self._run(self._narrowed(id_, stage), partial(map_rows, stage.name, id_), rows) for id_ in given]
+        parts = [self._run(self._narrowed(id_, stage), partial(_map_rows, stage.name, id_), rows) for id_ in given]
         if len(given) < len(stage.inputs) or self._seam:
-            work = partial(map_sources, stage.name, frozenset(given))
+            work = partial(_map_sources, stage.name, frozenset(given))
             parts.append(self._run(self._numbers(len(stage.tasks)), work, rows))
         return self._together(parts)
 
@@ -324,10 +326,10 @@ class BatchJob:
         """The pieces of a source that a stage reads in order."""
         if input_ in self._given:
             key = key_of(self._plan.streams[input_].spec)
-            return self._run(self._narrowed(input_, stage), partial(read_rows, input_, key))
+            return self._run(self._narrowed(input_, stage), partial(_read_rows, input_, key))
         mine = {ssp for task in stage.tasks for ssp in task.inputs}
         ssps = tuple(ssp for ssp in self._plan.streams[input_].ssps() if ssp in mine)
-        return self._run(self._numbers(len(ssps)), partial(read_partitions, ssps))
+        return self._run(self._numbers(len(ssps)), partial(_read_partitions, ssps))
 
     def _narrowed(self, input_: str, stage: StagePlan) -> DataFrame:
         """An input that is a DataFrame, without what Spark can leave out for the stage: it may skip files then."""

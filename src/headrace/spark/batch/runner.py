@@ -195,7 +195,7 @@ def portions(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
         yield some
 
 
-class Into(Protocol):
+class _Into(Protocol):
     """Where an output goes. A version that was published before, or a later one, changes nothing."""
 
     def publish(self, version: int, pieces: Sequence[Piece]) -> object:
@@ -207,7 +207,7 @@ class Into(Protocol):
         ...
 
 
-Open = Callable[[StreamSpec, str], Into]
+Open = Callable[[StreamSpec, str], _Into]
 """Opens a stream of frames for the writer of this name."""
 
 
@@ -215,7 +215,7 @@ def publish(plan: Plan, output: str, run: int, folder: Path, open_stream: Open) 
     """Publish the results of a run in one output, and return their number. Already published results stay."""
     spec = plan.streams[output].spec
     writer = f"{plan.graph.app}/batch/{output}"
-    into = IntoTarget(spec, writer) if keeps_rows(spec.system) else open_stream(spec, writer)
+    into = _IntoTarget(spec, writer) if keeps_rows(spec.system) else open_stream(spec, writer)
     rows = 0
     try:
         for number, some in enumerate(portions(pieces_of(folder, spec.id))):
@@ -226,7 +226,7 @@ def publish(plan: Plan, output: str, run: int, folder: Path, open_stream: Open) 
     return rows
 
 
-class IntoTarget(Into):
+class _IntoTarget(_Into):
     """A target: a foreign system that keeps the writer's position."""
 
     def __init__(self, spec: StreamSpec, writer: str) -> None:
