@@ -43,8 +43,8 @@ class App(Declarations):
         The folder for streams, state and metadata. By default ``$HEADRACE_HOME``, or ``.headrace``.
     metadata
         The URL of a PostgreSQL database for the metadata, so that drivers and commands may run on several machines:
-        ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default that of
-        the environment variable ``HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
+        ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default
+        ``$HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
     intermediate_partitions
         The partition count of intermediate streams, unless something else determines it.
     guarantee
@@ -77,7 +77,7 @@ class App(Declarations):
     snapshots
         The object store for snapshots of the app's state: a URL such as ``"s3://bucket/prefix"``, or the result of
         ``hr.io.object_store``. Containers then need no shared disk for snapshots. It needs ``headrace[objects]``. By
-        default that of the environment variable ``HEADRACE_SNAPSHOTS``, or folders under ``home``.
+        default ``$HEADRACE_SNAPSHOTS``, or folders under ``home``.
     standby
         How many copies of each task's state other hosts keep current, 0 to 3. On a cluster it needs ``snapshots``.
     peek

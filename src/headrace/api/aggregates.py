@@ -352,22 +352,11 @@ def fold(
 ) -> Aggregate:
     """Aggregate with your own function, called with one message after the other in order of arrival.
 
-    Parameters
-    ----------
-    initial
-        The first result: a value, which is copied, or a function that returns it.
-    step
-        ``step(so_far, row)`` returns the new result, which may be None only if ``initial`` is. ``row`` is as in
-        ``map``, or a value of ``column``.
-    merge
-        ``merge(a, b)`` merges two results. Sessions need it.
-    dtype
-        The Polars type in which results are kept.
-    column
-        The column or expression whose values ``step`` gets instead of whole rows.
-    version
-        Change it when a changed ``step`` can't continue with stored results. The app then starts only if you allow it
-        to drop them.
+    ``initial`` is the first result: a value, which is copied, or a function that returns it. ``step(so_far, row)``
+    returns the new result, which may be None only if ``initial`` is. ``row`` is as in ``map``, or a value of ``column``
+    if that is given. With ``merge``, ``merge(a, b)`` merges two results; sessions need it. ``dtype`` is the Polars type
+    in which results are kept. Change ``version`` when a changed ``step`` can't continue with stored results. The app
+    then starts only if you allow it to drop them.
 
     Examples
     --------

@@ -105,27 +105,16 @@ class DataFrameInput:
 
 
 def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str] | None = None) -> DataFrameInput:
-    """A Spark DataFrame: an input that ends. Its columns are those of the DataFrame, unless the input declares some of
-    them.
+    """A Spark DataFrame, ``df``: an input that ends. Its columns are those of the DataFrame, unless the input declares
+    some.
 
     When the app first starts, Spark writes the rows as Parquet files into the app's home. The app reads this copy from
     then on, also after a restart. Spark copies only the columns that the input declares, in the order of its event time
-    if it has one.
+    if it has one. Declaring it, planning the app and testing it run no Spark job.
 
-    Parameters
-    ----------
-    df
-        The DataFrame. Declaring it, planning the app and testing it run no Spark job.
-    partitions
-        The number of partitions for the rows.
-    key
-        One column or several, by which rows are partitioned as with ``partition_by`` and as many partitions. The side
-        input of a local table needs this. By default a row may be in any partition.
-
-    Raises
-    ------
-    DeclarationError
-        If it isn't a Spark DataFrame, is a streaming one, or has a column of a type that a stream can't hold.
+    The rows are in as many ``partitions``, by ``key`` (one column or several) as with ``partition_by``. The side input
+    of a local table needs this. By default a row may be in any partition. Raises ``DeclarationError`` if it isn't a
+    Spark DataFrame, is a streaming one, or has a column of a type that a stream can't hold.
 
     Examples
     --------

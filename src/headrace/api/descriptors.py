@@ -327,19 +327,11 @@ def csv(
 ) -> CsvFormat:
     """Describe the CSV files of an input, for ``format=`` of ``files``.
 
-    Parameters
-    ----------
-    separator
-        The character between two fields.
-    header
-        Whether the first line has the names of the columns. If not, the fields are the input's columns in their order,
-        or the columns that you list here.
-    quote
-        The character around a text that contains separators or line breaks; None if there is none.
-    null_values
-        The unquoted texts that mean null.
-    encoding, skip_lines
-        The encoding, such as ``"latin-1"``, and the number of lines before the header, or before the first row.
+    ``separator`` is the character between two fields, ``quote`` that around a text that contains separators or line
+    breaks; None if there is none. ``header`` says whether the first line has the names of the columns. If not, the
+    fields are the input's columns in their order, or the columns that it lists. ``null_values`` are the unquoted texts
+    that mean null. ``encoding`` is such as ``"latin-1"``, and ``skip_lines`` counts the lines before the header, or the
+    first row.
 
     Examples
     --------
@@ -404,13 +396,11 @@ def sql(
     url
         ``sqlite:///file.db`` (four slashes for an absolute path) or ``postgresql://user:password@host/database``, which
         needs ``pip install "headrace[postgres]"``. The password is never shown.
-    table
-        The table's name, or ``schema.name``.
+    table, create_table
+        The table's name, or ``schema.name``; and whether to create it if it doesn't exist.
     key
         One column or several: a row replaces the row with the same key. A null in the key stops the app, because no
         null equals another in a database; filter such rows out first. By default rows are only added.
-    create_table
-        Create the table, with the output's columns, if it doesn't exist.
     new_columns
         What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
         ``"add"`` adds them with null in earlier rows. Columns are never changed or removed.
@@ -611,18 +601,13 @@ def object_store(
 ) -> ObjectPlace:
     """Name a place in an object store for ``snapshots=`` of ``hr.App``. Without options, just pass the URL there.
 
+    ``url`` is ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or ``file:///shared/folder``.
+    ``endpoint`` is the address of a store that isn't Amazon's but has the same API as S3, ``region`` that of the
+    bucket; by default ``$AWS_ENDPOINT_URL`` and ``$AWS_REGION``. ``bandwidth`` is the highest rate at which a container
+    sends.
+
     Drivers, containers and commands read credentials from their environment (``AWS_ACCESS_KEY_ID`` and so on), or use
     the role of the machine.
-
-    Parameters
-    ----------
-    url
-        ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or ``file:///shared/folder``.
-    endpoint, region
-        The address of a store that isn't Amazon's but has the same API as S3, and the region of the bucket. By default
-        ``$AWS_ENDPOINT_URL`` and ``$AWS_REGION``.
-    bandwidth
-        The highest rate at which a container sends, such as ``"50MB/s"``. By default there is no limit.
 
     Examples
     --------

@@ -293,17 +293,12 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Keep the messages for which a predicate is true. A null is not true.
+        """Keep the messages for which ``predicate`` is true. A null is not true.
 
-        Parameters
-        ----------
-        predicate
-            A Polars expression, the name of a Boolean column, or a function that is called once a row. The function
-            gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False.
-        on_error, dead_letter
-            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
-            ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to the output
-            ``dead_letter``, which no flow may write.
+        It is a Polars expression, the name of a Boolean column, or a function that is called once a row. The function
+        gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False. If it
+        raises, or its result doesn't fit, ``on_error`` ``"fail"`` stops the app, ``"skip"`` drops the row and counts
+        it, ``"dead_letter"`` sends it with the error to the output ``dead_letter``, which no flow may write.
 
         Examples
         --------
@@ -329,27 +324,18 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each row into another one with a function, called once per row.
+        """Turn each row into another one with a ``function``, called once per row.
 
-        Parameters
-        ----------
-        function
-            Gets a row: a dict, or an instance of the dataclass that the schema was made from. Returns a dict with
-            exactly the new columns, or an instance of a dataclass.
-        schema
-            The new columns; by default those of the dataclass that the function is annotated to return.
-        on_error, dead_letter
-            As for ``filter``.
+        It gets a row as in ``filter``, and returns a dict with exactly the new columns, or an instance of a dataclass.
+        They are given by ``schema``; by default they are those of the dataclass that the function is annotated to
+        return. ``on_error`` and ``dead_letter`` are as for ``filter``.
 
         Examples
         --------
         >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
-        >>> pages = views.map(
-        ...     lambda row: {"page": int(row["url"][1:])},
-        ...     schema={"page": pl.Int64},
-        ...     on_error="dead_letter",
-        ...     dead_letter=app.output("no-pages"),
-        ... )
+        >>> def page(row):
+        ...     return {"page": int(row["url"][1:])}
+        >>> pages = views.map(page, {"page": pl.Int64}, on_error="dead_letter", dead_letter=app.output("no-pages"))
         """
         with Declaring("map") as here:
             return self._by_rows("map", function, schema, here, on_error, dead_letter)
@@ -362,22 +348,16 @@ class MappedFlow(Flow):
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
     ) -> Self:
-        """Turn each row into any number of rows with a function, called once per row.
+        """Turn each row into any number of rows with a ``function``, called once per row.
 
-        Parameters
-        ----------
-        function
-            Gets a row as in ``map``, and returns an iterable of rows. If it fails, all results of that row are dropped.
-        schema
-            The new columns; by default those of the dataclass that the function is annotated to return rows of.
-        on_error, dead_letter
-            As for ``filter``.
+        It returns an iterable of rows. If it fails, all results of that row are dropped. Else it is as for ``map``, and
+        so are ``schema``, ``on_error`` and ``dead_letter``.
 
         Examples
         --------
-        >>> words = views.flat_map(
-        ...     lambda row: [{"word": word} for word in row["url"].split("/")], schema={"word": pl.String}
-        ... )
+        >>> def words(row):
+        ...     return [{"word": word} for word in row["url"].split("/")]
+        >>> counted = views.flat_map(words, schema={"word": pl.String})
         """
         with Declaring("flat_map") as here:
             return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
@@ -427,19 +407,16 @@ class MappedFlow(Flow):
 
         Parameters
         ----------
-        function
-            Gets a row as in ``map``. An ``async`` function runs on an event loop, a plain one in threads.
-        schema
-            The new columns; by default those of the dataclass that the function is annotated to return.
+        function, schema
+            As for ``map``. An ``async`` function runs on an event loop, a plain one in threads.
         concurrency
             The number of calls that a task makes at once.
         ordered
             Whether results keep the order of their rows. Otherwise they are emitted as they arrive, but never after a
             watermark that came after their row.
-        timeout
-            How long one attempt may take.
-        retry
-            How often to repeat a failed call, see ``hr.calls.retry``; by default five attempts.
+        timeout, retry
+            How long one attempt may take, and how often to repeat a failed call, see ``hr.calls.retry``; by default
+            five attempts.
         on_error, dead_letter
             As for ``filter``, after the last attempt.
         id

@@ -124,14 +124,11 @@ def remote(
         Gets a DataFrame of rows with distinct keys. Required for ``send_to``.
     delete
         Gets a DataFrame of keys to delete. If given, a row whose other columns are all null is a deletion.
-    batch
-        The maximum number of keys or rows per call.
-    concurrency
-        The number of reads that a task makes at once.
-    timeout
-        How long one attempt may take.
-    retry
-        How often to try a call that fails, see ``hr.calls.retry``; by default forever.
+    batch, concurrency
+        The maximum number of keys or rows per call, and the number of reads that a task makes at once.
+    timeout, retry
+        How long one attempt may take, and how often to try a call that fails, see ``hr.calls.retry``; by default
+        forever.
     reads_per_s, writes_per_s
         How many keys the whole app reads, and how many rows it writes, per second at most.
 
@@ -141,8 +138,7 @@ def remote(
     ...     return [{"member": member, "country": "AT"} for member in keys["member"]]
     >>> columns = {"member": pl.String, "country": pl.String}
     >>> source = hr.tables.remote(fetch, reads_per_s=1000)
-    >>> countries = app.table("countries", key="member", schema=columns, remote=source)
-    >>> located = views.join(countries, how="left")
+    >>> located = views.join(app.table("countries", key="member", schema=columns, remote=source), how="left")
     """
     with Declaring("remote"):
         if read is None and write is None:
@@ -181,16 +177,9 @@ def sql_table(
 ) -> Remote:
     """A table of a SQLite or PostgreSQL database, read by key and written exactly once.
 
-    Its key is the key of the ``app.table`` that uses it.
-
-    Parameters
-    ----------
-    url, table
-        The database, and the table's name, as for ``hr.io.sql``.
-    batch, concurrency, timeout, retry, reads_per_s
-        As for ``remote``.
-    create_table, new_columns
-        As for ``hr.io.sql``, with the declared columns.
+    ``url``, ``table``, ``create_table`` and ``new_columns`` are as for ``hr.io.sql``, with the key and the columns of
+    the ``app.table`` that uses it; ``batch``, ``concurrency``, ``timeout``, ``retry`` and ``reads_per_s`` as for
+    ``remote``.
 
     Examples
     --------

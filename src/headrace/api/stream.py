@@ -163,10 +163,9 @@ class Stream(Composed):
         early
             When to emit results before the end of a window: a trigger of ``hr.triggers``, a number of messages or a
             duration.
-        late
-            When to emit results for messages that arrive after the end. By default with each of them.
-        allowed_lateness
-            How long a window accepts messages after its end.
+        late, allowed_lateness
+            When to emit results for messages that arrive after the end, by default with each of them; and how long a
+            window accepts such messages.
         panes
             Whether a result covers everything since the beginning of its window (``"accumulating"``), or only messages
             since the previous result (``"discarding"``).
@@ -275,23 +274,13 @@ class Stream(Composed):
         how: JoinHow = "inner",
         suffix: str = "_right",
     ) -> Stream:
-        """Join each message, as it arrives, with the latest message of its key on the other side.
+        """Join each message, as it arrives, with the latest message of its key on the ``other`` side.
 
-        Event time plays no part, and the result has none.
-
-        Parameters
-        ----------
-        other, on
-            The other stream, and the key: columns that both sides have, by default those by which both are partitioned.
-        ttl
-            How long a message waits for partners, by the wall clock. A newer message of its side and key replaces it.
-        id
-            The name of the join's state, by default ``join-latest-member``.
-        how
-            ``"left"`` also emits messages of this side that find no partner, ``"full"`` those of both sides. Such a
-            message can still join with later ones.
-        suffix
-            As for ``join``.
+        The key ``on`` is columns that both sides have, by default those by which both are partitioned. Event time plays
+        no part, and the result has none. A message waits for partners for ``ttl`` of the wall clock; a newer message of
+        its side and key replaces it. With ``how`` ``"left"``, messages of this side that find no partner are emitted,
+        too, with ``"full"`` those of both sides. Such a message can still join with later ones. ``id`` is by default
+        ``join-latest-member``, and ``suffix`` as for ``join``.
 
         Examples
         --------
@@ -362,17 +351,11 @@ class Stream(Composed):
 
         Examples
         --------
-        >>> class First(hr.tasks.Task):
-        ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"ts": pl.Datetime("ms")})
-        ...
+        >>> class Echo(hr.tasks.Task):
         ...     def process(self, message, out):
-        ...         if message["member"] not in self.seen:
-        ...             self.seen.put(message["member"], {"ts": message["ts"]})
-        ...             out.send("first", {"member": message["member"], "ts": message["ts"]})
-        >>> by_member = views.partition_by("member", id="by-member-for-first")
-        >>> columns = {"first": {"member": pl.String, "ts": pl.Datetime("ms")}}
-        >>> flows = by_member.process(First(), columns, id="first-views")
-        >>> flows["first"].send_to(app.output("first-views-out"))
+        ...         out.send("all", {"member": message["member"]})
+        >>> flows = views.process(Echo(), {"all": {"member": pl.String}}, id="echo")
+        >>> flows["all"].send_to(app.output("all-members"))
         """
         with Declaring("process") as here:
             one = {"messages": self}

@@ -173,17 +173,10 @@ class _NotRunning:
 class Store(property):
     """Durable state of a ``Task``: records by key, declared in the task's class.
 
-    Each task holds the records of its own keys, so ``partition_by`` the key first.
-
-    Parameters
-    ----------
-    key, value
-        The columns of the key and their types; and those of the record: a dict of types, or a dataclass.
-    ttl
-        How long a record is kept after it was last written, by the wall clock. By default forever.
-    id
-        The name under which the state is kept; by default the store's name in the class. Set it to rename the
-        attribute.
+    ``key`` has the columns of the key and their types, ``value`` those of the record: a dict of types, or a dataclass.
+    A record is kept for ``ttl`` of the wall clock after it was last written, by default forever. The state is kept
+    under the name ``id``, by default the store's name in the class; set it to rename the attribute. Each task holds the
+    records of its own keys, so ``partition_by`` the key first.
 
     Examples
     --------
@@ -264,22 +257,15 @@ class Task:
 
     Examples
     --------
+    >>> from datetime import timedelta
     >>> class Quiet(hr.tasks.Task):
-    ...     def __init__(self, after):
-    ...         self.after = after
-    ...
     ...     def process(self, message, out):
-    ...         out.set_timer(message["member"], message["ts"] + self.after)
+    ...         out.set_timer(message["member"], message["ts"] + timedelta(minutes=1))
     ...
     ...     def on_timer(self, timer, out):
     ...         out.send("quiet", {"member": timer.key, "at": timer.time})
-    >>> from datetime import timedelta
-    >>> flows = app.task(
-    ...     Quiet(after=timedelta(minutes=1)),
-    ...     inputs={"views": views.partition_by("member", id="members")},
-    ...     outputs={"quiet": {"member": pl.String, "at": pl.Int64}},
-    ...     id="quiet-members",
-    ... )
+    >>> by_member = views.partition_by("member", id="members")
+    >>> flows = by_member.process(Quiet(), {"quiet": {"member": pl.String, "at": pl.Int64}}, id="quiet-members")
     >>> flows["quiet"].send_to(app.output("quiet-members-out"))
     """
 
