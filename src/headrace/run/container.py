@@ -61,14 +61,11 @@ from headrace.task.standby import Standbys
 # -- log outbox --------------------------------------------------------------------------------------
 WAITING_MAX = 200
 """How many lines wait. Only a loop logs more."""
-
 BATCH_MAX = 50
 """How many lines a heartbeat takes along: of a container about 100 a second."""
-
 CHARS_MAX = 4000
 FIELDS_MAX = 20
 FIELD_CHARS_MAX = 200
-
 _TRACEBACKS = logging.Formatter()
 
 

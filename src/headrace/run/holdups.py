@@ -19,7 +19,6 @@ from headrace.task.scope import Work
 
 STILL_MS = 5000
 """What has not moved for this long holds a task up."""
-
 CALL_MS = 2000
 """A function of the app that has been running for this long holds up all tasks of its container."""
 

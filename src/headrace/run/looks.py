@@ -40,7 +40,6 @@ KEPT = 8
 """How many peeks of a task are remembered; older ones are over."""
 PEEK_MS = 10_000.0
 """How long a peek waits for rows."""
-
 SECONDS_MAX = 30.0
 EVERY_S = 0.01
 FRAMES_MAX = 100
@@ -49,7 +48,6 @@ STACKS_MAX = 2000
 TEXT_CHARS_MAX = 1 << 20
 """Further stacks are counted together, because so many different ones don't show where time goes."""
 OTHERS = "(other stacks)"
-
 LIMIT_MS = 3000
 _STEPS = "headrace_step_messages_total"
 

@@ -279,7 +279,6 @@ class Launch:
 # -- run ---------------------------------------------------------------------------------------------
 AT_EXIT_S = 10.0
 """How long the end of the interpreter waits for runs to drain."""
-
 _LOOK_S = 1.0
 _STUCK_S = 10.0
 """How long after its app has failed a run may take to end; then a function of the app keeps its thread."""

@@ -20,15 +20,7 @@ from typer.exceptions import TyperException
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
 from headrace.operate.cli.checkpoint import list_checkpoints, show
-from headrace.operate.cli.console import (
-    AsJson,
-    Exit,
-    exit_of,
-    print_error,
-    print_note,
-    print_result,
-    print_traceback,
-)
+from headrace.operate.cli.console import AsJson, Exit, exit_of, print_error, print_note, print_result, print_traceback
 from headrace.operate.cli.dashboard import dashboard
 from headrace.operate.cli.doctor import doctor
 from headrace.operate.cli.new import new

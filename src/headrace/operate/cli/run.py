@@ -70,12 +70,11 @@ def run(
     drop_state: DropState = None,
     rename: Rename = None,
     savepoint: Annotated[
-        str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint when the app ends, before it drains.")
+        str, typer.Option(metavar="NAME", help="Take a savepoint when the app ends, before it drains.")
     ] = "",
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen",
             metavar="HOST[:PORT]",
             help="The address on which the driver listens for containers and commands. By default only this machine "
             "can reach it; on a cluster, it listens where Spark's driver does. Also HEADRACE_LISTEN.",
@@ -84,7 +83,6 @@ def run(
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise",
             metavar="HOST[:PORT]",
             help="The address at which containers and commands reach the driver, if it differs from --listen: in a "
             "pod, or behind NAT. Also HEADRACE_ADVERTISE.",
@@ -246,10 +244,7 @@ def plan(
     app: AppName = None,
     arg: FunctionArguments = None,
     containers: Annotated[
-        int,
-        typer.Option(
-            "--containers", metavar="N", help="Plan for N containers; only grouping by container depends on it."
-        ),
+        int, typer.Option(metavar="N", help="Plan for N containers; only grouping by container depends on it.")
     ] = 1,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")

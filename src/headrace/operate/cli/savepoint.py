@@ -135,7 +135,6 @@ def restore(
     outputs: Annotated[
         str,
         typer.Option(
-            "--outputs",
             metavar="again|silent",
             help="Whether to write the results of messages that are processed a second time (again), or to write "
             "nothing until each input has been read to its former position (silent).",
@@ -144,7 +143,6 @@ def restore(
     partitions: Annotated[
         list[str] | None,
         typer.Option(
-            "--partitions",
             metavar="STEP=N",
             help="Give an intermediate stream N partitions, and divide the state of its readers among N tasks; may be "
             "given several times.",

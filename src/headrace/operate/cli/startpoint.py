@@ -55,21 +55,16 @@ def set_(
     upcoming: Annotated[
         bool, typer.Option("--upcoming", help="Skip all present messages, and read those that arrive from now on.")
     ] = False,
-    offset: Annotated[
-        str | None, typer.Option("--offset", metavar="N", help="Read one partition from this offset.")
-    ] = None,
+    offset: Annotated[str | None, typer.Option(metavar="N", help="Read one partition from this offset.")] = None,
     time: Annotated[
         str | None,
         typer.Option(
-            "--time",
             metavar="T",
             help="Read the messages that arrived from this time on: ISO 8601 (UTC if it names no zone), or ms since "
             "the epoch.",
         ),
     ] = None,
-    ago: Annotated[
-        str | None, typer.Option("--ago", metavar="D", help="Read the messages of the last 90m, 2h or 1d.")
-    ] = None,
+    ago: Annotated[str | None, typer.Option(metavar="D", help="Read the messages of the last 90m, 2h or 1d.")] = None,
     or_oldest: Annotated[
         bool,
         typer.Option(
@@ -80,7 +75,6 @@ def set_(
     until: Annotated[
         str | None,
         typer.Option(
-            "--until",
             metavar="END",
             help="Read up to there, and then on from where the task was: an offset, or ms since the epoch with --time "
             "and --ago; ISO 8601; or 30m for that long ago.",
@@ -89,14 +83,13 @@ def set_(
     custom: Annotated[
         str | None,
         typer.Option(
-            "--custom",
             metavar="JSON",
             help='A startpoint of a kind of the app or the system: \'{"kind": "file", "path": "b.csv"}\'.',
         ),
     ] = None,
     task: _Task = None,
     note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Why you set it. Lists show it with your name and the time.")
+        str, typer.Option(metavar="TEXT", help="Why you set it. Lists show it with your name and the time.")
     ] = "",
     apply: Annotated[
         bool,

@@ -125,17 +125,13 @@ def _as_text(found: Sequence[AppStatus]) -> str:
 def check(
     app: WhichApp,
     max_lag: Annotated[
-        str | None,
-        typer.Option(
-            "--max-lag", metavar="TIME", help="How far an input with unread messages may be behind the clock."
-        ),
+        str | None, typer.Option(metavar="TIME", help="How far an input with unread messages may be behind the clock.")
     ] = None,
     max_checkpoint_age: Annotated[
-        str | None, typer.Option("--max-checkpoint-age", metavar="TIME", help="How old a task's last commit may be.")
+        str | None, typer.Option(metavar="TIME", help="How old a task's last commit may be.")
     ] = None,
     max_restarts: Annotated[
-        str | None,
-        typer.Option("--max-restarts", metavar="N/TIME", help="How often containers may restart, such as 3/10m."),
+        str | None, typer.Option(metavar="N/TIME", help="How often containers may restart, such as 3/10m.")
     ] = None,
     home: Home = HOME,
     metadata: Metadata = None,

@@ -270,13 +270,12 @@ def read(
     time: Annotated[
         str | None,
         typer.Option(
-            "--time",
             metavar="T",
             help="Start with the rows written at this time: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
         ),
     ] = None,
     ago: Annotated[
-        str | None, typer.Option("--ago", metavar="D", help="Start with the rows written in the last 90m, 2h or 1d.")
+        str | None, typer.Option(metavar="D", help="Start with the rows written in the last 90m, 2h or 1d.")
     ] = None,
     partition: Partition = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.")] = None,

@@ -215,7 +215,6 @@ def _has_null(dtype: Any) -> bool:
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
-
 _ONE_OBJECT_A_LINE = (
     "write one JSON object per line, with columns of the stream as fields; --on-error skip leaves out and counts other "
     "lines, --drop-unknown leaves out other fields"

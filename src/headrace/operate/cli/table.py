@@ -304,7 +304,7 @@ def scan(
         str | None, typer.Option("--from", metavar="VALUE", help="Only rows whose next column is at least this.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="VALUE", help="Only rows whose next column is less than this.")
+        str | None, typer.Option(metavar="VALUE", help="Only rows whose next column is less than this.")
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many rows, up to 10,000.")] = 100,
     partition: Annotated[int | None, typer.Option(metavar="P", help="Only the rows of this task.")] = None,

@@ -108,13 +108,10 @@ def _number(query: Mapping[str, str], name: str) -> int:
 MOST_LISTENERS = 16
 KEPT = 120
 """How many events are kept for listeners that were cut off, and come back."""
-
 GRACE = 30
 """How many more changes a document is kept for after the last listener has left, who may have been cut off."""
-
 BEAT_S = 5.0
 """If nothing has changed for this long, listeners get a heartbeat."""
-
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -343,7 +340,6 @@ class Site:
 EVERY_S = 1.0
 TASKS_A_SECOND = 100
 """With more tasks, checks are rarer, because a page isn't worth one percent of a processor."""
-
 RECENT = 4
 """Rates are those of so many looks: containers report twice a second, at other moments than these."""
 

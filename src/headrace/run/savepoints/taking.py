@@ -60,7 +60,6 @@ from headrace.task.naming import state_folders_at, task_folder
 ATTEMPTS = 3
 PATIENCE_S = 60.0
 """How long after its time a cut may take."""
-
 _POLL_S = 0.1
 _log = logger(__name__)
 

@@ -57,7 +57,6 @@ from headrace.run.spark.session import prepare_workers
 FORMAT = 1
 _PART = re.compile(r"part-(\d{5,})-")
 RECORD = "_copy.json"
-
 FILE_ROWS_MAX = 1_000_000
 _GROUP_BYTES = 16 << 20
 """The size of a row group: what a container decodes at once."""
@@ -177,10 +176,7 @@ class DataFrameCopy:
             shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staging: Path, wanted: Wanted) -> CopyRecord:
-        """Make the files that are in ``staging`` durable, and the copy of them. For use while locked.
-
-        With a key, Spark has written at most one file for each partition, whose number its name begins with.
-        """
+        """Make the files durable, and the copy of them, while locked. With a key, their names have their numbers."""
         try:
             files = _completed(staging, wanted)
             rows = sum(_checked(file, wanted.columns, self._stream) for file in files)

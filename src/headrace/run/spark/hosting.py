@@ -356,29 +356,22 @@ def _said(error: Exception) -> str:
 
 WATCH_S = 0.25
 """How often the job is checked; the end of the app is noticed at once."""
-
 GRACE_MS = 1000.0
 """How long the driver itself must see a container as stuck: perhaps only the driver was suspended."""
-
 _WHY: Mapping[str, str] = {
     "lost": "has sent no heartbeat for too long",
     "hung": "has been in one call of the app's own code for too long",
 }
 """The states of containers that are killed."""
-
 EXPLAINED_MAX = 3
 UNEXPLAINED_MAX = 30
 """How many attempts in a row may end before they register: with a reason (a traceback), or because they were lost."""
-
 _LOSS = re.compile(r"ExecutorLostFailure|Python worker exited unexpectedly|TaskKilled|killed|FetchFailed")
 _TRACEBACK = "Traceback (most recent call last)"
-
 ABSENT_MS = 3000.0
 """How long a container may be absent before Spark is asked whether there is a slot for it."""
-
 SLOTS_EVERY_MS = 1000.0
 """How often Spark is asked about slots, while containers are absent."""
-
 _ABSENT = frozenset({"waiting", "lost", "failed"})
 
 Seat = tuple[int, int]

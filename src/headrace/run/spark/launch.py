@@ -380,7 +380,6 @@ def _write_stderr(data: bytes) -> None:
 
 _ENDS_S = 1.0
 """How long a process whose sockets are closed may take to end."""
-
 _PY4J = f"{os.sep}py4j{os.sep}"
 _RESUMES = "start the app again: it resumes from its last checkpoints"
 

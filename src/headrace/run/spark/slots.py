@@ -26,7 +26,6 @@ FREED_S = 1.0
 """How long the slots of jobs that are just ending may take to become free."""
 TOLD_S = 1.0
 """A wait that takes no longer than this isn't worth a word."""
-
 _POLL_S = 0.05
 
 
