@@ -112,7 +112,7 @@ def fitted(rows: pl.DataFrame, table: Mapping[str, pl.DataType], where: str) -> 
     if missing := [name for name in rows.columns if name not in table]:
         wrong += [f"it has no column {name!r}" for name in missing]
     if wrong:
-        raise misfit_error(where, wrong)
+        raise _misfit_error(where, wrong)
     return rows.select(
         pl.col(name).cast(dtype) if name in rows.columns else pl.lit(None, dtype=dtype).alias(name)
         for name, dtype in table.items()
@@ -131,8 +131,7 @@ def misfits(stored: Mapping[str, pl.DataType], table: Mapping[str, pl.DataType])
     return wrong
 
 
-def misfit_error(where: str, wrong: Sequence[str]) -> DeclarationError:
-    """The error for a table that doesn't fit the output."""
+def _misfit_error(where: str, wrong: Sequence[str]) -> DeclarationError:
     return DeclarationError(
         f"{where} doesn't fit the output: {'; '.join(wrong)}",
         hint="change the columns before the output, or write to another table",
@@ -184,8 +183,8 @@ class DeltaSystem(RowSystem):
     storage: SecretOptions = field(default_factory=SecretOptions)
 
     @override
-    def admin(self) -> DeltaAdmin:
-        return DeltaAdmin(self)
+    def admin(self) -> _DeltaAdmin:
+        return _DeltaAdmin(self)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
@@ -227,9 +226,7 @@ class DeltaTarget(Target):
         self._client.close()
 
 
-class DeltaAdmin(WriteOnlyAdmin):
-    """The admin of one table. What needs offsets is refused."""
-
+class _DeltaAdmin(WriteOnlyAdmin):
     def __init__(self, system: DeltaSystem) -> None:
         self._system = system
         self._what = f"the Delta table {system.path}"
@@ -285,7 +282,7 @@ class DeltaAdmin(WriteOnlyAdmin):
         lower = {name.lower(): name for name in shape.columns}
         wrong += [f"its column {lower[name.lower()]!r} differs in case" for name in missing if name.lower() in lower]
         if wrong:
-            raise misfit_error(self._what, wrong)
+            raise _misfit_error(self._what, wrong)
         if missing and self._system.new_columns != "add":
             raise DeclarationError(
                 f"{self._what} has no column {missing[0]!r}; it has {', '.join(shape.columns)}",

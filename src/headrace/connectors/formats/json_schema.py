@@ -34,11 +34,11 @@ class ReadJsonSchema:
     closed: bool
 
 
-class JsonSchemaFormat(Format):
+class _JsonSchemaFormat(Format):
     """JSON objects of ``schema``; None if an input says the columns."""
 
     def __init__(self, schema: object | None) -> None:
-        self._schema = None if schema is None else read_json_schema(schema)
+        self._schema = None if schema is None else _read_json_schema(schema)
         self._json = JsonFormat()
 
     @override
@@ -81,8 +81,7 @@ def _check(rows: pl.DataFrame, schema: ReadJsonSchema) -> None:
             )
 
 
-def read_json_schema(given: object) -> ReadJsonSchema:
-    """Read the schema of an object, as JSON types or their text. Raises ``DeclarationError``."""
+def _read_json_schema(given: object) -> ReadJsonSchema:
     schema = given
     if isinstance(given, str):
         try:
@@ -185,7 +184,7 @@ def _refused(where: str, schema: object) -> DeclarationError:
 
 def open_json_schema(spec: FormatSpec) -> Format:
     """The format of a spec: with the header of a registry, or without."""
-    schema, format = spec.schema, JsonSchemaFormat(spec.schema)
+    schema, format = spec.schema, _JsonSchemaFormat(spec.schema)
     if "registry" not in spec.settings:
         return format
     text = schema if isinstance(schema, str) else json.dumps(schema)

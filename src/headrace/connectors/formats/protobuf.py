@@ -257,9 +257,7 @@ def _scalar(one: Any) -> pl.DataType:
 _US = 1_000_000
 
 
-class ProtobufFormat(Format):
-    """Messages of one type."""
-
+class _ProtobufFormat(Format):
     def __init__(self, message: MessageType) -> None:
         self._message = message
 
@@ -436,6 +434,6 @@ def open_protobuf(spec: FormatSpec) -> Format:
     """The format of a spec: with the header of a registry, or without."""
     message = MessageType(spec.settings["message"], spec.settings["descriptors"])
     if "registry" not in spec.settings:
-        return ProtobufFormat(message)
+        return _ProtobufFormat(message)
     writer = writer_of(spec, *message.to_register())
-    return FramedFormat(ProtobufFormat(message), writer, _leads(message.indexes))
+    return FramedFormat(_ProtobufFormat(message), writer, _leads(message.indexes))

@@ -487,8 +487,7 @@ def header(id: int) -> bytes:
     return _MAGIC + id.to_bytes(4, "big")
 
 
-def no_header(head: bytes) -> str:
-    """What is wrong with a record that begins like this."""
+def _no_header(head: bytes) -> str:
     if len(head) < HEADER_BYTES and head[:1] in (b"", _MAGIC):
         return "too short for the header of a schema registry"
     return f"no header of a schema registry: it begins with 0x{head[:1].hex()} instead of 0x00"
@@ -520,7 +519,7 @@ def decode_by_id(
 
 def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
     """Records that have no header: all are bad."""
-    reasons = ((index, no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
+    reasons = ((index, _no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
 
@@ -575,7 +574,7 @@ class _FramedDecoder(Decoder):
     def _size(self, payload: bytes) -> int | str:
         """How many bytes are before the record itself, or what is wrong with them."""
         if payload[:1] != _MAGIC or len(payload) < HEADER_BYTES:
-            return no_header(payload[:HEADER_BYTES])
+            return _no_header(payload[:HEADER_BYTES])
         sizes = (HEADER_BYTES + len(lead) for lead in self._leads if payload.startswith(lead, HEADER_BYTES))
         return next(sizes, "the record has another message of its schema")
 

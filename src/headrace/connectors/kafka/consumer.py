@@ -78,9 +78,9 @@ class RecordSource(FetchSource):
         with client.translating(f"looking for offsets of topic {self._topic!r}"):
             low, high = client.raw.get_watermark_offsets(feed.place, ANSWER_S)
         if not feed.fetched_to < low:
-            raise beyond_the_end(self._topic, feed.partition, feed.fetched_to, high)
+            raise _beyond_the_end(self._topic, feed.partition, feed.fetched_to, high)
         if not self._skip_lost:
-            raise lost_records(self._topic, feed.partition, feed.fetched_to, low)
+            raise _lost_records(self._topic, feed.partition, feed.fetched_to, low)
         _log.warning(
             "records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low
         )
@@ -115,8 +115,7 @@ class RecordSource(FetchSource):
             )
 
 
-def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> TrimmedOffsetError:
-    """The error for records that were deleted before they were read."""
+def _lost_records(topic: str, partition: int, position: Offset, low: Offset) -> TrimmedOffsetError:
     return TrimmedOffsetError(
         f"partition {partition} of topic {topic!r}: offsets {position} to {low - 1} were deleted before they "
         f"were read, up to {low - position} records",
@@ -125,8 +124,7 @@ def lost_records(topic: str, partition: int, position: Offset, low: Offset) -> T
     )
 
 
-def beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
-    """The error for a position that the topic no longer has."""
+def _beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) -> StreamNotFoundError:
     return StreamNotFoundError(
         f"partition {partition} of topic {topic!r} ends at offset {high}, but the app has read up to {position}: "
         "this is another topic of that name, or it has lost its last records",
@@ -209,10 +207,10 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         if isinstance(position, Edge):
             return high
         if position > high:
-            raise beyond_the_end(topic, partition, position, high)
+            raise _beyond_the_end(topic, partition, position, high)
         if position < low:
             if self._options.lost == "stop":
-                raise lost_records(topic, partition, position, low)
+                raise _lost_records(topic, partition, position, low)
             reading.lost = low - position
             self._fetching.signal()
         return max(position, low)

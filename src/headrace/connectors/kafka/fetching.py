@@ -118,7 +118,7 @@ class WantedFields:
     headers: bool = False
 
 
-def fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRecords:
+def _fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRecords:
     """Records of one partition that follow one another, none of them an error."""
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None
@@ -421,7 +421,7 @@ class FetchThread(WorkerThread):
         feed = self._feeds.get((messages[0].topic(), messages[0].partition()))
         if feed is None:
             return
-        fetched = fetched_of(messages, self._source.wanted)
+        fetched = _fetched_of(messages, self._source.wanted)
         with self.lock:
             if not feed.closed:
                 feed.put(fetched)

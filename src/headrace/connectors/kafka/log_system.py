@@ -76,9 +76,7 @@ class _WrittenPartition:
         self.offsets.append(-1 if offset is None else offset)
 
 
-class KafkaLogProducer(Producer):
-    """The producer of a log."""
-
+class _KafkaLogProducer(Producer):
     def __init__(self, options: LogOptions, topics: Topics, metadata: Metadata, sizes: Sizes) -> None:
         self._options = options
         self._topics = topics
@@ -229,9 +227,7 @@ FEED_BYTES = 4 << 20
 """While so much waits in each feed, nothing more is moved into any. Four times as much may, while others have room."""
 
 
-class FrameSource(FetchSource):
-    """The frames of any streams of a log."""
-
+class _FrameSource(FetchSource):
     doing = "reading frames from Kafka"
     at_once = 100
     idle_s = 0.03
@@ -289,7 +285,7 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
         self._admin = admin
         self._metadata = metadata
         client = open_consumer(options.settings.tuned(_USUAL), "headrace", uncommitted=True)
-        self._fetching = FetchThread(client, "kafka-log", FrameSource())
+        self._fetching = FetchThread(client, "kafka-log", _FrameSource())
         self._failure: HeadraceError | None = None
 
     @override
@@ -441,8 +437,8 @@ class KafkaLogSystem(System):
         return KafkaLogConsumer(self.options, self._topics, self.admin(), self._metadata, self._sizes)
 
     @override
-    def producer(self) -> KafkaLogProducer:
-        return KafkaLogProducer(self.options, self._topics, self._metadata, self._sizes)
+    def producer(self) -> _KafkaLogProducer:
+        return _KafkaLogProducer(self.options, self._topics, self._metadata, self._sizes)
 
 
 def open_kafka_log(name: str, options: Mapping[str, Any]) -> KafkaLogSystem:

@@ -105,8 +105,8 @@ class KafkaSettings:
     @classmethod
     def checked(cls, brokers: object, client: object = None, oauth: object = None) -> Self:
         """The settings that a user has written. Raises ``DeclarationError`` for what can't work."""
-        checked = {} if client is None else check_client(client)
-        return cls(check_brokers(brokers), tuple(sorted(checked.items())), check_oauth(oauth, checked))
+        checked = {} if client is None else _check_client(client)
+        return cls(_check_brokers(brokers), tuple(sorted(checked.items())), _check_oauth(oauth, checked))
 
     def options(self) -> dict[str, Any]:
         """The settings as JSON, without secrets."""
@@ -131,8 +131,7 @@ class KafkaSettings:
 SETTINGS = ("brokers", "client", "oauth")  # the names of ``KafkaSettings.options()``
 
 
-def check_brokers(brokers: object) -> str:
-    """Return the addresses, each with a port. Raises ``DeclarationError`` for anything else."""
+def _check_brokers(brokers: object) -> str:
     example = 'write brokers="host:9092", or several: "host1:9092,host2:9092"'
     if not isinstance(brokers, str) or not brokers.strip():
         raise DeclarationError(f"brokers={brokers!r} names no broker", hint=example)
@@ -151,7 +150,7 @@ def check_brokers(brokers: object) -> str:
     return ",".join(found)
 
 
-def check_client(options: object) -> dict[str, Value]:
+def _check_client(options: object) -> dict[str, Value]:
     """Return options of librdkafka as texts. Raises ``DeclarationError`` for ours, and for secrets in plain text."""
     if not isinstance(options, Mapping):
         raise DeclarationError(f"options= takes a dict, not a {type(options).__name__}", hint=_EXAMPLE)
@@ -170,8 +169,7 @@ def check_client(options: object) -> dict[str, Value]:
     return checked
 
 
-def check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
-    """Return the ``module:function`` for tokens. Raises ``DeclarationError`` if it isn't one, or isn't used."""
+def _check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
     if oauth is None:
         return None
     if not isinstance(oauth, str) or not _FUNCTION.fullmatch(oauth):

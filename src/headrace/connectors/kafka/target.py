@@ -110,8 +110,7 @@ def worth_a_retry(error: HeadraceError) -> HeadraceError:
     return error
 
 
-def roles_of(options: TopicOptions) -> Roles:
-    """What the columns that the options name become."""
+def _roles_of(options: TopicOptions) -> Roles:
     return Roles(options.key, options.timestamp, options.headers)
 
 
@@ -126,7 +125,7 @@ class TopicTarget(Target):
         self.limits = TopicLimits(self.topic, self.topics)
         self.turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{self.topic}"))
         key_format = None if options.key_format == BYTES else open_format(options.key_format)
-        self._records = RecordMaker(self.topic, roles_of(options), open_format(options.format), key_format)
+        self._records = RecordMaker(self.topic, _roles_of(options), open_format(options.format), key_format)
         self._next_look_s = float("-inf")
 
     @override
@@ -413,7 +412,7 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
     @override
     def would_create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> Creation:
         if columns is not None:
-            roles_of(self._options).check(columns, self._options.topic)
+            _roles_of(self._options).check(columns, self._options.topic)
         found = self._topics.find(self._options.topic)
         return Creation(partitions if found is None else found, new=found is None)
 

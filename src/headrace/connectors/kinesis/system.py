@@ -78,11 +78,10 @@ def read_memo(path: Path) -> Memo | None:
         return None
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}", hint="check that this user may read the folder") from error
-    return decode_memo(data, f"{path}, the app's record of a Kinesis stream,")
+    return _decode_memo(data, f"{path}, the app's record of a Kinesis stream,")
 
 
-def decode_memo(data: bytes, what: str) -> Memo:
-    """Read the contents of a memo. Raises ``DataError``, which says ``what`` they are."""
+def _decode_memo(data: bytes, what: str) -> Memo:
     return decode_record(_DECODER, data, what, FORMAT)
 
 
@@ -126,7 +125,7 @@ def known_memo(options: Options) -> Memo | None:
     """What the app remembers of the stream; None before the first run. Raises ``UsageError`` if no app reads it."""
     if options.remembered is not None:
         what = f"the app's record of the Kinesis stream {options.stream!r} in the metadata store"
-        return decode_memo(options.remembered.encode(), what)
+        return _decode_memo(options.remembered.encode(), what)
     return read_memo(options.memo_path())
 
 

@@ -286,7 +286,7 @@ class TelemetryWatcher(Watcher):
 
     @override
     def threads(self, run: WatchedRun) -> Sequence[TelemetryThread]:
-        return telemetry_threads(self._telemetry, run.status)
+        return _telemetry_threads(self._telemetry, run.status)
 
 
 def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | None:
@@ -307,7 +307,7 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
     return Telemetry(wanted)
 
 
-def telemetry_threads(telemetry: Telemetry | None, status: Callable[[], AppStatus]) -> list[TelemetryThread]:
+def _telemetry_threads(telemetry: Telemetry | None, status: Callable[[], AppStatus]) -> list[TelemetryThread]:
     """The thread that sends the numbers of a run; none if nothing is asked for, or can't be sent."""
     if telemetry is None:
         return []

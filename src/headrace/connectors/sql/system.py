@@ -47,8 +47,8 @@ class SqlSystem(RowSystem):
             )
 
     @override
-    def admin(self) -> SqlAdmin:
-        return SqlAdmin(self)
+    def admin(self) -> _SqlAdmin:
+        return _SqlAdmin(self)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
@@ -56,25 +56,23 @@ class SqlSystem(RowSystem):
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 
     @override
-    def target(self, stream: str) -> SqlTarget:
-        return SqlTarget(self.client(), self.key)
+    def target(self, stream: str) -> _SqlTarget:
+        return _SqlTarget(self.client(), self.key)
 
-    def lookup(self, columns: Mapping[str, pl.DataType]) -> SqlLookup:
+    def lookup(self, columns: Mapping[str, pl.DataType]) -> _SqlLookup:
         """Return a new lookup of rows with these columns."""
-        return SqlLookup(self.client(), self.key, columns)
+        return _SqlLookup(self.client(), self.key, columns)
 
     def client(self) -> SqlClient:
         """Return a new client of the database that the URL names."""
         if self.url.scheme == "sqlite":
-            return SqliteClient(sqlite_path(self.url), self.table, self.key)
+            return SqliteClient(_sqlite_path(self.url), self.table, self.key)
         with needing("psycopg", "PostgreSQL", "postgres", "wherever containers run"):
             from headrace.connectors.sql.postgres_client import PostgresClient
         return PostgresClient(self.url, self.table, self.key)
 
 
-class SqlTarget(Target):
-    """The table as a target. ``key`` is empty if rows are only added."""
-
+class _SqlTarget(Target):
     def __init__(self, client: SqlClient, key: tuple[str, ...]) -> None:
         self._client = client
         self._key = key
@@ -96,9 +94,7 @@ class SqlTarget(Target):
         self._client.close()
 
 
-class SqlLookup(Lookup):
-    """Looks up rows of the table by ``key``, with ``columns`` in these types."""
-
+class _SqlLookup(Lookup):
     def __init__(self, client: SqlClient, key: tuple[str, ...], columns: Mapping[str, pl.DataType]) -> None:
         self._client = client
         self._key = key
@@ -117,9 +113,7 @@ class SqlLookup(Lookup):
         self._client.close()
 
 
-class SqlAdmin(WriteOnlyAdmin):
-    """The admin of one table. What needs offsets is refused."""
-
+class _SqlAdmin(WriteOnlyAdmin):
     def __init__(self, system: SqlSystem) -> None:
         self._system = system
         self._what = f"the table {system.table} of {system.url}"
@@ -200,7 +194,7 @@ def _refused(what: str) -> UsageError:
     return UsageError(what, hint="a SQL table is an output only; export it to files to read it")
 
 
-def sqlite_path(url: SecretUrl) -> Path:
+def _sqlite_path(url: SecretUrl) -> Path:
     """Return the file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; else raise ``DeclarationError``."""
     path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
     if not path or path.startswith(":memory:"):
