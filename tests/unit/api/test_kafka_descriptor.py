@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused(said: dict[str, Any], message: str) -> None:
     assert "s3cret" not in str(error.value)
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "..", "x" * 250, None])
+@pytest.mark.parametrize("topic", ["", "a b", "..", "x" * 250])
 def test_names_that_no_topic_has(topic: Any) -> None:
     with pytest.raises(DeclarationError, match="is not the name of a topic"):
         hr.io.kafka(topic, brokers=BROKERS)
@@ -129,3 +129,13 @@ def test_where_reading_begins_is_said_at_one_place() -> None:
 def test_options_that_are_missing_or_unknown(options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError, match=r"system 'x' \(kafka\)"):
         TopicOptions.of("x", options)
+
+
+def test_without_a_name_it_is_the_topic_of_the_stream_that_it_is_given_to():
+    kafka = hr.io.kafka(brokers="localhost:9092")
+    app = hr.App("copied")
+    app.input("clicks", {"member": str}, system=kafka).send_to(app.output("copies", system=kafka))
+    topics = {id_: spec.system.options["topic"] for id_, spec in app.graph().streams.items()}
+    assert topics == {"clicks": "clicks", "copies": "copies"}
+    with pytest.raises(hr.errors.DeclarationError, match="uncommitted of topic copies-2: only an input can have this"):
+        app.output("copies-2", system=hr.io.kafka(brokers="localhost:9092", uncommitted=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, get_args
 
@@ -41,13 +41,16 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka topic; see ``kafka``."""
+    """A Kafka topic; see ``kafka``. Without a name it is the topic of the stream that it is given to."""
 
     options: TopicOptions
 
     def system(self, stream_id: str) -> SystemSpec:
         """The system of this topic; each stream has its own."""
-        return self._spec(stream_id, self.options.options())
+        return self._spec(stream_id, self._named(stream_id).options())
+
+    def _named(self, stream_id: str) -> TopicOptions:
+        return self.options if self.options.topic else replace(self.options, topic=_topic(stream_id))
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         """The columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
@@ -56,11 +59,11 @@ class Kafka:
             name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
             for name, what in columns.items()
         }
-        return input_schema(self.options.topic, "Kafka", self.options.format, about, columns, schema)
+        return input_schema(self.options.topic or "of this input", "Kafka", self.options.format, about, columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
         """The system of an input."""
-        topic = self.options.topic
+        topic = self._named(stream_id).topic
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
@@ -71,17 +74,18 @@ class Kafka:
                 f"{', '.join(outputs)} of topic {topic}: only an output can have this",
                 hint='record_columns={"member": "key"} says which columns an input takes from records',
             )
-        return self._spec(stream_id, self.options.options(*INPUT))
+        return self._spec(stream_id, self._named(stream_id).options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
         """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
-        if inputs := self.options.given(name for name in INPUT if name not in OUTPUT):
+        named = self._named(stream_id)
+        if inputs := named.given(name for name in INPUT if name not in OUTPUT):
             raise DeclarationError(
-                f"{', '.join(inputs)} of topic {self.options.topic}: only an input can have this",
+                f"{', '.join(inputs)} of topic {named.topic}: only an input can have this",
                 hint="key=, timestamp= and headers= name the columns that an output writes there",
             )
         may_repeat = "" if self.options.transactions else "transactions=False keeps no positions of writers in Kafka"
-        return self._spec(stream_id, {**self.options.options(), "output": self.options.json(OUTPUT)}, may_repeat)
+        return self._spec(stream_id, {**named.options(), "output": named.json(OUTPUT)}, may_repeat)
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
         name = f"kafka-{stream_id}".replace(".", "-")
@@ -103,7 +107,7 @@ class Kafka:
 
 
 def kafka(
-    topic: str,
+    topic: str | None = None,
     *,
     brokers: str,
     format: FormatName | FormatSpec = "json",
@@ -129,7 +133,7 @@ def kafka(
     Parameters
     ----------
     topic
-        Its name.
+        Its name, by default that of the input or output.
     brokers
         The addresses of one broker or several: ``"host1:9092,host2:9092"``.
     format
@@ -202,7 +206,7 @@ def kafka(
                 raise DeclarationError(f"{what}={column!r} doesn't name a column", hint=f'write {what}="member"')
         return Kafka(
             TopicOptions(
-                topic=_topic(topic),
+                topic="" if topic is None else _topic(topic),
                 settings=settings,
                 format=format_of(format),
                 key_format=of_key,
