@@ -33,8 +33,8 @@ def build(home: str) -> hr.App:
     )
     (
         views.filter(pl.col("url") != "/health")
-        .partition_by("member", id="by-member", partitions=4)
-        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        .partition_by("member", partitions=4)
+        .window(hr.tumbling("10s"))
         .agg(views=pl.len())
         .send_to(app.output("views-per-member", partitions=4))
     )

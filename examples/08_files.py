@@ -29,8 +29,8 @@ with TemporaryDirectory() as folder:
     files = hr.io.files(data / "*.parquet", partitions=2)
     downloads = app.input("downloads", SCHEMA, event_time="ts", system=files)
     (
-        downloads.partition_by("member", id="by-member")
-        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        downloads.partition_by("member")
+        .window(hr.tumbling("1m"))
         .agg(pl.col("bytes").sum())
         .drop("window_end")
         .send_to(app.output("report", system=hr.io.files(report, format="jsonl")))

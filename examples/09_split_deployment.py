@@ -26,11 +26,7 @@ NOON = datetime(2026, 1, 1, 12)
 def declare(home: str) -> hr.App:
     app = hr.App("split", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
-    counts = (
-        views.partition_by("member", id="by-member")
-        .window(hr.tumbling("1m"), key="member", id="per-minute")
-        .agg(views=pl.len())
-    )
+    counts = views.partition_by("member").window(hr.tumbling("1m")).agg(views=pl.len())
     counts.send_to(app.output("views-per-member"))
     return app
 

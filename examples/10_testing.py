@@ -27,11 +27,7 @@ def declare() -> hr.App:
         idle_timeout="30s",
         on_error="skip",
     )
-    counts = (
-        views.partition_by("member", id="by-member")
-        .window(hr.tumbling("10s"), key="member", id="per-10s")
-        .agg(views=pl.len())
-    )
+    counts = views.partition_by("member").window(hr.tumbling("10s")).agg(views=pl.len())
     counts.send_to(app.output("counts"))
     return app
 

@@ -24,8 +24,8 @@ def declare(home: str, source: str) -> hr.App:
     orders = app.input(source, SCHEMA, event_time="ts")
     (
         orders.filter(pl.col("euros") > 0)
-        .partition_by("member", id="by-member")
-        .window(hr.tumbling("1d"), key="member", id="per-day")
+        .partition_by("member")
+        .window(hr.tumbling("1d"))
         .agg(pl.col("euros").sum())
         .send_to(app.output("totals"))
     )

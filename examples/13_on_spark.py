@@ -25,8 +25,8 @@ def declare(home: str) -> hr.App:
     app = hr.App("on-spark", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
     (
-        views.partition_by("member", id="by-member")
-        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        views.partition_by("member")
+        .window(hr.tumbling("10s"))
         .agg(views=pl.len())
         .send_to(app.output("views-per-member"))
     )

@@ -47,7 +47,7 @@ with TemporaryDirectory() as home:
 
     app = hr.App("clean-orders", home=home)
     orders = app.input("orders", ORDERS, event_time="at", lateness="1m")
-    once = orders.partition_by("order", id="by-order").deduplicate("order", within="1h", id="orders-once")
+    once = orders.partition_by("order").deduplicate(within="1h")
     parts = once.split({"large": pl.col("euros") > 500}, others="small")
     for name, part in parts.items():
         part.send_to(app.output(name))

@@ -51,13 +51,7 @@ visits = app.table(
 )
 views = app.input("views", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
 views.join(members, how="left").send_to(app.output("located"))
-(
-    views.partition_by("member", id="by-member")
-    .window(hr.tumbling("1d"), key="member", id="visits-per-day")
-    .agg(visits=pl.len())
-    .select("member", "visits")
-    .send_to(visits)
-)
+(views.partition_by("member").window(hr.tumbling("1d")).agg(visits=pl.len()).select("member", "visits").send_to(visits))
 
 
 def view(member: str, second: int) -> dict:

@@ -56,7 +56,7 @@ def declare(home: str) -> hr.App:
     source = hr.io.kinesis("orders", slots=2, **PLACE)
     orders = app.input("orders", ORDERS, event_time="ts", idle_timeout="1s", system=source)
     orders.send_to(app.output("seen"))
-    totals = orders.partition_by("member", id="by-member").window(hr.tumbling("1m"), key="member", id="per-minute")
+    totals = orders.partition_by("member").window(hr.tumbling("1m"))
     minute = pl.col("window_start").dt.strftime("%H:%M").alias("minute")
     target = hr.io.kinesis("totals", key="member", **PLACE)
     totals.agg(pl.col("euros").sum()).select("member", minute, "euros").send_to(app.output("totals", system=target))

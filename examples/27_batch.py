@@ -28,8 +28,8 @@ def page_views(files: str, home: str) -> hr.App:
     app = hr.App("page-views", home=home)
     (
         app.input("views", VIEWS, system=hr.io.files(files), event_time="ts")
-        .partition_by("member", id="views-by-member", partitions=2)
-        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .partition_by("member", partitions=2)
+        .window(hr.tumbling("1m"))
         .agg(views=hr.count())
         .send_to(app.output("views-per-member"))
     )

@@ -25,8 +25,8 @@ def page_views(home: str) -> hr.App:
     app = hr.App("page-views", home=home)
     (
         app.input("views", VIEWS, event_time="ts", lateness="5s")
-        .partition_by("member", id="views-by-member", partitions=2)
-        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .partition_by("member", partitions=2)
+        .window(hr.tumbling("1m"))
         .agg(views=hr.count())
         .send_to(app.output("views-per-member"))
     )

@@ -37,7 +37,7 @@ def declare(home: str, end: dict[int, int]) -> hr.App:
         TOPIC, brokers=BROKERS, key_format="text", record_columns={"member": "key", "at": "timestamp"}, end=end
     )
     orders = app.input("orders", {"euros": pl.Float64}, system=source, event_time="at", lateness="1m")
-    totals = orders.partition_by("member", id="by-member").window(hr.tumbling("1m"), key="member", id="per-minute")
+    totals = orders.partition_by("member").window(hr.tumbling("1m"))
     minute = pl.col("window_start").dt.strftime("%H:%M").alias("minute")
     totals.agg(orders=hr.count(), euros=hr.sum("euros")).select("member", minute, "orders", "euros").send_to(
         app.output("totals")

@@ -68,7 +68,7 @@ with TemporaryDirectory() as folder, ThreadingHTTPServer(("127.0.0.1", 0), FeedS
 
     app = hr.App("members", home=f"{folder}/home")
     views = app.input("views", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts", system=feed)
-    counts = views.partition_by("member", id="by-member").window(hr.tumbling("1m"), key="member", id="per-minute")
+    counts = views.partition_by("member").window(hr.tumbling("1m"))
     counts.agg(views=pl.len()).select("member", "views").send_to(app.output("counts", system=Table(file)))
     app.run(local=True, progress=False)
 
