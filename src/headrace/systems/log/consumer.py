@@ -115,7 +115,6 @@ class FileWatcher:
         os.close(self.fd)
 
 
-_LOOK_AT_ALL_S = 0.5
 _POLLS_KEPT = 4096
 """Among so many polls a landmark is found."""
 
@@ -140,18 +139,17 @@ class Watched(Reading):
 
 
 class LogConsumer(RegisteringConsumer[Watched]):
-    """Reads partitions of a log. ``torn_bytes`` counts the bytes that it skipped."""
+    """Reads partitions of a log, alone or in a group. ``torn_bytes`` counts the bytes that it skipped."""
 
     def __init__(self, root: Path, wakeups: LogWakeups | None = None, *, waits: bool = True) -> None:
         super().__init__()
         self._root = root
-        self._by_watch: dict[int, Watched] = {}
-        self._wakeups = wakeups
+        self._alone = wakeups is None
         self._waits = waits
-        self._wakeup = FileWatcher.open() if waits and wakeups is None else None
+        self._wakeups = LogWakeups(root, FileWatcher.open() if waits else None) if wakeups is None else wakeups
+        self._wakeups.join(self)
         self.look_at_all = False
         """Whether the next poll checks all files."""
-        self._looked_at_all = time.monotonic()
         self._failure: HeadraceError | None = None
         self._torn_before = 0
 
@@ -180,18 +178,10 @@ class LogConsumer(RegisteringConsumer[Watched]):
         folder.require_partition(ssp.partition)
         file = PartitionFile(folder.log(ssp.partition), str(ssp))
         reading = Watched(ssp, consumer=self, folder=folder, file=file)
-        if self._wakeups is not None:
-            file.shared(self._wakeups.files, lambda: reading.position > reading.synced)
+        file.shared(self._wakeups.files, lambda: reading.position > reading.synced)
         self._readings[ssp] = reading
-        self._watch(reading)
+        reading.watch = self._wakeups.watch(reading.file.path, reading)
         return reading
-
-    def _watch(self, reading: Watched) -> None:
-        if self._wakeups is not None:
-            reading.watch = self._wakeups.watch(reading.file.path, reading)
-        elif self._wakeup is not None:
-            reading.watch = self._wakeup.watch(reading.file.path)
-            self._by_watch[reading.watch] = reading
 
     def _resolve(self, reading: Watched, position: Position) -> Offset:
         oldest = self._oldest(reading)
@@ -222,20 +212,21 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def _release(self, reading: Watched) -> None:
-        if self._wakeups is not None and reading.watch is not None:
+        if reading.watch is not None:
             self._wakeups.unwatch(reading.watch, reading)
-        elif self._wakeup is not None and reading.watch is not None:
-            self._wakeup.unwatch(reading.watch)
-            self._by_watch.pop(reading.watch, None)
         self._torn_before += reading.file.torn_bytes
-        if self._wakeups is not None:
-            self._wakeups.files.forget(reading.file)
-        reading.file.close()
+        self._wakeups.files.forget(reading.file)
 
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         """If a partition fails after others returned records, this returns the records, and the next poll raises."""
-        self._note_changes()
+        if self._alone:
+            self._wakeups.stirred()
+        if self.look_at_all:
+            self.look_at_all = False
+            for reading in self._readings.values():
+                reading.file.size_there()
+                reading.look = True
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -254,7 +245,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def more(self) -> bool:
-        if self._wakeups is None:  # only a poll finds out what has changed
+        if self._alone:  # only a poll finds out what has changed
             return True
         return self._failure is not None or any(reading.look for reading in self._readings.values())
 
@@ -268,25 +259,6 @@ class LogConsumer(RegisteringConsumer[Watched]):
                 return True
             reading.look |= not reading.ended and size not in (reading.position, reading.waiting_size)
         return any(reading.look for reading in self._readings.values())
-
-    def _note_changes(self) -> None:
-        changed: set[int] | None = set()
-        if self._wakeups is not None:
-            if self.look_at_all:
-                self.look_at_all, changed = False, None
-        else:
-            changed = self._wakeup.drain() if self._wakeup else None
-            now = time.monotonic()
-            if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
-                self._looked_at_all, changed = now, None
-        if changed is None:
-            for reading in self._readings.values():
-                reading.file.size_there()
-                reading.look = True
-            return
-        for number in changed:
-            if number in self._by_watch:
-                self._by_watch[number].look = True
 
     def _read(self, reading: Watched, max_bytes: int, out: list[Polled]) -> None:
         size = reading.file.size()
@@ -319,9 +291,8 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
     @override
     def fileno(self) -> int | None:
-        if self._wakeups is not None:
-            return self._wakeups.fileno()
-        return self._wakeup.fd if self._wakeup else None
+        watcher = self._wakeups.watcher
+        return None if watcher is None else watcher.fd
 
     @override
     def landmark(self, ssp: SSP, offset: Offset) -> str:
@@ -365,11 +336,9 @@ class LogConsumer(RegisteringConsumer[Watched]):
     @override
     def close(self) -> None:
         super().close()
-        if self._wakeup is not None:
-            self._wakeup.close()
-            self._wakeup = None
-        if self._wakeups is not None:
-            self._wakeups.forget(self)
+        self._wakeups.forget(self)
+        if self._alone:
+            self._wakeups.close()
 
 
 LOOK_S = 0.5
@@ -378,30 +347,33 @@ LOOKS = 100
 
 
 class LogWakeups(Wakeups):
-    """The consumers of the log in the folder ``root`` that one thread uses."""
+    """The consumers of the log in the folder ``root`` that one thread uses. Without ``watcher`` each look is at all."""
 
-    def __init__(self, root: Path, watcher: FileWatcher) -> None:
+    def __init__(self, root: Path, watcher: FileWatcher | None) -> None:
         self._root = root
-        self._watcher = watcher
+        self.watcher = watcher
         self.files = OpenFiles()
         self._watched: dict[int, list[Watched]] = {}
         self._consumers: dict[LogConsumer, None] = {}
         self._looked = time.monotonic()
 
+    def join(self, consumer: LogConsumer) -> None:
+        """Wake a consumer, too."""
+        self._consumers[consumer] = None
+
     @override
     def consumer(self) -> LogConsumer:
-        consumer = LogConsumer(self._root, self)
-        self._consumers[consumer] = None
-        return consumer
+        return LogConsumer(self._root, self)
 
     @override
     def fileno(self) -> int:
-        return self._watcher.fd
+        assert self.watcher is not None
+        return self.watcher.fd
 
     @override
     def stirred(self) -> Collection[LogConsumer]:
         self.files.trim()
-        changed = self._watcher.drain()
+        changed = None if self.watcher is None else self.watcher.drain()
         now = time.monotonic()
         if changed is None:
             self._looked = now
@@ -422,9 +394,11 @@ class LogWakeups(Wakeups):
                     stirred[consumer] = None
         return stirred.keys()
 
-    def watch(self, path: Path, watched: Watched) -> int:
+    def watch(self, path: Path, watched: Watched) -> int | None:
         """Have a file's events reach a reading; several may read one file."""
-        number = self._watcher.watch(path)
+        if self.watcher is None:
+            return None
+        number = self.watcher.watch(path)
         self._watched.setdefault(number, []).append(watched)
         return number
 
@@ -432,9 +406,9 @@ class LogWakeups(Wakeups):
         """Forget a reading."""
         readings = self._watched[number]
         readings.remove(watched)
-        if not readings:
+        if not readings and self.watcher is not None:
             del self._watched[number]
-            self._watcher.unwatch(number)
+            self.watcher.unwatch(number)
 
     def forget(self, consumer: LogConsumer) -> None:
         """A consumer was closed."""
@@ -442,4 +416,5 @@ class LogWakeups(Wakeups):
 
     @override
     def close(self) -> None:
-        self._watcher.close()
+        if self.watcher is not None:
+            self.watcher.close()

@@ -79,7 +79,7 @@ def test_a_look_names_only_those_whose_files_have_grown(tmp_path: Path, monkeypa
     for partition, consumer in enumerate(consumers):
         consumer.register(ssp(partition), Edge.OLDEST)
         consumer.poll()
-    monkeypatch.setattr(group._watcher, "drain", set)  # a writer on another machine causes no event
+    monkeypatch.setattr(group.watcher, "drain", set)  # a writer on another machine causes no event
     written(system, 1)
     assert list(group.stirred()) == [consumers[1]]
     assert len(consumers[1].poll()) == 1
