@@ -127,7 +127,6 @@ class _Inquiry:
         return Reason(kind, told, remedy, since_ms, end if end in self.tasks else "", tuple(waiting))
 
     def _why(self, end: str) -> tuple[str, str, str, int]:
-        """The kind, sentence, remedy and time of the culprit's own holdup."""
         tasks, now_ms = self.tasks, self.now_ms
         if (container := self.away(end)) is not None:
             since = now_ms - (container.last_seen_ms or 0)
@@ -273,7 +272,6 @@ def _beyond(what: str, values: Iterable[tuple[str, int]], limit_ms: int) -> Iter
 
 
 def _lag_ms(task: TaskStatus, now_ms: int) -> int:
-    """How far the slowest input with unread messages is behind the clock."""
     unread = (one.watermark for one in task.inputs.values() if one.lag != 0 and not one.ended)
     return max((now_ms - watermark for watermark in unread if watermark is not None and watermark < now_ms), default=0)
 

@@ -600,7 +600,7 @@ class ContainerSession:
             self._container.drain()
 
     def _take_part(self, cut: Cut | None) -> None:
-        """Checked when the cut is ordered, before its folder gets its final name: is it on another machine?"""
+        """Take part in this cut, unless its folder, which gets its final name later, is on another machine."""
         if cut is None or cut.id != self._cut:
             self._cut = None if cut is None else cut.id
             self._apart = cut is not None and not Path(cut.folder).is_dir()

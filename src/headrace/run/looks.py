@@ -244,7 +244,6 @@ def _has(task: TaskStatus, step: str, stage: str | None) -> bool:
 
 
 def _asked(ask: Asking, tasks: list[str], look: ContainerLook, decoder: msgspec.json.Decoder[_T]) -> Mapping[str, _T]:
-    """The answers of those tasks that answer."""
     answers = ask(Ask(table="", tasks=tasks, look=look, limit_ms=LIMIT_MS)).answers
     found = {one.task: decoder.decode(one.rows) for one in answers if one.error is None}
     if not found:

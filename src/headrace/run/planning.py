@@ -142,7 +142,6 @@ class Deployment:
         return Planned(self._founded(found.plan), found.changes)
 
     def _founded(self, plan: Plan) -> Plan:
-        """In a timeline that began with a savepoint, tasks know the state that they take over."""
         if self.timeline == FIRST_TIMELINE:
             return plan
         home, tasks = Path(plan.graph.settings.home), [task.name for stage in plan.stages for task in stage.tasks]
@@ -154,7 +153,6 @@ class Deployment:
         return replace(plan, stages=tuple(stages))
 
     def _is_empty(self, stream: str) -> bool:
-        """Whether an intermediate stream certainly holds no message that its reader has still to process."""
         app, home = self._declared.app, Path(self._declared.settings.home)
         before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
         found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)

@@ -54,7 +54,7 @@ from headrace.task.host.task_host import TaskHost
 from headrace.task.tables import CommittedTables, Page
 
 if TYPE_CHECKING:
-    from headrace.run.table_routing import TableColumns, TableScan, TaskRows
+    from headrace.run.table_routing import TableScan, TaskRows
 
 TASK_ANSWER_BYTES_MAX = 5 << 19
 """The limit of one task's rows as Arrow, which takes more room than the stored form if strings are short."""
@@ -185,14 +185,9 @@ class AnswerThread(WorkerThread):
 READABLE = ("local", "global", "store")
 
 
-def list_tables(metadata: MetadataStore, app: str) -> list[tuple[TableFacts, Address | None]]:
-    """Return the tables of a running app, each with the deployment that keeps it (None: its stage doesn't run)."""
-    return _tables_of(metadata, app)[0]
-
-
 def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, TableFacts]:
     """Return the deployment that keeps a table, and the facts about the table."""
-    tables, others = _tables_of(metadata, app)
+    tables, others = tables_of(metadata, app)
     named = [(facts, address) for facts, address in tables if facts.id == table]
     if not named:
         raise _no_table(app, table, sorted({facts.id for facts, _ in tables}), others)
@@ -211,8 +206,8 @@ def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, 
     )
 
 
-def _tables_of(metadata: MetadataStore, app: str) -> tuple[list[tuple[TableFacts, Address | None]], Mapping[str, str]]:
-    """The tables of a running app, and by id what else it keeps."""
+def tables_of(metadata: MetadataStore, app: str) -> tuple[list[tuple[TableFacts, Address | None]], Mapping[str, str]]:
+    """Return the tables of a running app, each with the deployment that runs its stage, and what else it keeps."""
     addresses = find_all(metadata, app)
     if not addresses:
         raise _not_running(metadata, app)
@@ -334,34 +329,26 @@ class TableReader:
         self._limit_ms = limit_ms
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None
-        self._versions: dict[str, int | None] = {}
-        self._after: str | None = None
+        self.versions: Mapping[str, int | None] = {}
+        """For each task the checkpoint version that the last read saw; None: it had not committed yet."""
+        self.after: str | None = None
+        """The place where the last ``scan`` stopped at its limit; None: there were no more rows."""
         self._find()
 
     @property
     def key(self) -> Mapping[str, pl.DataType]:
         """The key's columns, in order, with their types."""
-        return self._columns.key
+        return self.described.key
 
     @property
     def columns(self) -> Mapping[str, pl.DataType]:
         """All columns with their types, the key's first."""
-        return self._columns.schema
+        return self.described.schema
 
     @property
     def partitions(self) -> int:
         """How many tasks hold the table."""
         return len(self._facts.tasks)
-
-    @property
-    def versions(self) -> Mapping[str, int | None]:
-        """For each task the checkpoint version that the last read saw; None: it had not committed yet."""
-        return self._versions
-
-    @property
-    def after(self) -> str | None:
-        """The place where the last ``scan`` stopped at its limit; None: there were no more rows."""
-        return self._after
 
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
         """Return the row of a key, or None.
@@ -407,7 +394,7 @@ class TableReader:
         [('lamp', 20.0)]
         """
         parts = self.parts_of(keys, at=at)
-        self._versions = {part.task: part.version for part in parts}
+        self.versions = {part.task: part.version for part in parts}
         return self._together(parts).unique(maintain_order=True)
 
     def scan(
@@ -451,14 +438,14 @@ class TableReader:
         >>> hr.tables.open_table("shop", "prices").scan(prefix="l").rows()
         [('lamp', 20.0)]
         """
-        bounds = self._columns.range(first, prefix=prefix, start=start, stop=stop)
+        bounds = self.described.range(first, prefix=prefix, start=start, stop=stop)
         page = self.page(bounds, limit=limit or LIMIT_MAX, partition=partition, after=after, at=at)
         parts = list(page.parts)
         while limit is None and page.after is not None:
             page = self.page(bounds, limit=LIMIT_MAX, partition=partition, after=page.after, at=at)
             parts += page.parts
-        self._versions = {part.task: part.version for part in parts}
-        self._after = page.after
+        self.versions = {part.task: part.version for part in parts}
+        self.after = page.after
         return self._together(parts)
 
     def close(self) -> None:
@@ -472,11 +459,6 @@ class TableReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def described(self) -> TableColumns:
-        """The columns, for callers that build keys from values."""
-        return self._columns
 
     def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[TaskRows]:
         """Return the rows of several keys by the tasks that hold them.
@@ -498,9 +480,9 @@ class TableReader:
             raise UsageError(f"can't read {len(keys)} keys at once", hint=f"give 1 to {KEYS_MAX} keys")
         client = self._connected()
         at_ms = time_ms(self._facts, at)
-        asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms, at_ms=at_ms)
+        asks = gets(self._facts, self.described, self.described.keys(keys), self._limit_ms, at_ms=at_ms)
         try:
-            return [part for ask in asks for part in found(self._columns, client.ask(ask))]
+            return [part for ask in asks for part in found(self.described, client.ask(ask))]
         except HeadraceError:
             self.close()
             raise
@@ -538,7 +520,7 @@ class TableReader:
         client = self._connected()
         scan = TableScan(
             self._facts,
-            self._columns,
+            self.described,
             bounds,
             limit=limit,
             limit_ms=self._limit_ms,
@@ -560,7 +542,7 @@ class TableReader:
 
     def _together(self, parts: Sequence[TaskRows]) -> pl.DataFrame:
         rows = [part.rows for part in parts if part.rows.height]
-        return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
+        return pl.concat(rows) if rows else pl.DataFrame(schema=self.described.schema)
 
     def _connected(self) -> CoordinatorClient:
         if self._client is None:  # the last run has ended
@@ -574,6 +556,6 @@ class TableReader:
 
         with existing_metadata(self._home, self._metadata) as store:
             address, self._facts = find_table(store, self.app, self.table)
-        self._columns = TableColumns(self._facts)
+        self.described = TableColumns(self._facts)
         self._client = address.client(timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0)
         self._hang_up = weakref.finalize(self, self._client.close)  # also for a reader that was never closed

@@ -231,7 +231,6 @@ def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]
 
 
 def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence[str]) -> Declarations:
-    """The app in a variable of the module, or the app that the function in it creates."""
     named = f"{place}:{variable}"
     if not hasattr(module, variable):
         raise UsageError(
@@ -260,7 +259,6 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
 
 
 def _choices(module: ModuleType) -> str:
-    """A hint that lists the module's apps and functions; empty if it has none."""
     found = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
     found += [f"{name}{_text(_signature(function))}" for name, function in _functions(module).items()]
     if len(found) > _CHOICES_MAX:

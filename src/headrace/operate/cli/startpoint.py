@@ -223,7 +223,6 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
 
 
 def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> Startpoint:
-    """The startpoint of these options, of which exactly one must be given."""
     from headrace.run import startpoints as points
 
     chosen = {option: value for option, value in given.items() if value is not None and value is not False}
@@ -303,7 +302,6 @@ def _parsed(text: str) -> tuple[str, int | None]:
 
 
 def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
-    """Wait until the tasks have applied the startpoints or failed to."""
     import time
 
     wanted = {state.startpoint.id for state in answer.written}

@@ -369,7 +369,6 @@ def _starts(
 
 
 def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bool:
-    """Wait for more rows or for an interrupt. False if the output was closed."""
     from headrace.streams.reader import UNWATCHED_WAIT_MS, WAIT_MS
 
     poll = select.poll()

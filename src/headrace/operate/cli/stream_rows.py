@@ -331,7 +331,6 @@ class TableFile(RowSource):
         return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
 
     def _fit(self, piece: ParsedRows, schema: Schema, optional: Collection[str]) -> ParsedRows:
-        """The piece with the columns of the schema. Rows whose values don't fit are added to its bad rows."""
         unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
             raise DataError(

@@ -237,11 +237,10 @@ def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as
     """
     from headrace.life.metadata import existing_metadata
     from headrace.operate.cli.status import ask
-    from headrace.run.tables import READABLE
-    from headrace.run.tables import list_tables as find
+    from headrace.run.tables import READABLE, tables_of
 
     with existing_metadata(home, metadata) as store:
-        tables = find(store, app)
+        tables, _ = tables_of(store, app)
         counters = {task.name: task.counters for status in ask(store, app) for task in status.tasks}
     found: list[dict[str, Any]] = []
     for facts, address in tables:

@@ -189,7 +189,6 @@ class _StageBox:
         )
 
     def y(self, row: str) -> float:
-        """How far the middle of a row is below the top of the stage."""
         return self.rows_top + _ROW_HEIGHT * (self._row[row] + 0.5)
 
     def _inner(self) -> Iterator[tuple[str, str, str]]:
@@ -385,7 +384,6 @@ def _arguments(operator: RenderedOperator) -> str:
 
 
 def _curve(points: Sequence[Point]) -> str:
-    """Level at every point, and smooth between them."""
     words = [f"M{points[0][0]:g} {points[0][1]:g}"]
     for (x, y), (to_x, to_y) in pairwise(points):
         middle = (x + to_x) / 2

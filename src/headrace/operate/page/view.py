@@ -124,7 +124,6 @@ class Between:
         return TaskPace(self.before.tasks.get(name, _NOTHING), self.after.tasks.get(name, _NOTHING), self.seconds)
 
     def _changed(self) -> Iterator[tuple[Totals, Totals]]:
-        """The totals before and after, of tasks in which anything has happened."""
         for name, totals in self.after.tasks.items():
             old = self.before.tasks.get(name, _NOTHING)
             if old is not totals:
@@ -433,7 +432,6 @@ def _outputs(tasks: Iterable[TaskStatus]) -> Document:
 
 
 def _errors(status: AppStatus) -> Iterator[Document]:
-    """Errors and warnings with their origin; an error that ended the app or a container has its traceback."""
     if status.error is not None:
         yield _error("the app", status.error, status.ended_at or status.started_at, fatal=True)
     for container in status.containers:
@@ -468,7 +466,6 @@ def _warning(who: str, warning: RecentWarning) -> Document:
 
 
 def _rounded(number: float) -> float:
-    """Three digits, which is what a page can show."""
     if number < 0.001:
         return 0
     digits = 2 - floor(log10(number))

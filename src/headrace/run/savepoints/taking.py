@@ -245,7 +245,6 @@ def _give_up(links: Sequence[_Link]) -> None:
 
 
 def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft: Path) -> dict[TaskName, int]:
-    """Copy the state of tasks that don't run because they have ended; return their versions."""
     commits = last_commits(taking.metadata, taking.home, taking.app, timeline, tasks)
     running = {task for task, commit in commits.items() if not commit.record.ended} | (set(tasks) - commits.keys())
     if running:

@@ -101,7 +101,6 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
 
 
 def _planned(graph: Graph, base: Manifest | None) -> tuple[Planned, Inventory, int]:
-    """The plan, the former inventory, and the timeline concerned."""
     if base is not None:
         return planned_against(graph, base.inventory), base.inventory, base.timeline
     with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
@@ -164,7 +163,6 @@ def _table(graph: Graph, id_: str) -> TableSpec:
 
 
 def _rows(table: TableSpec, given: Rows) -> pl.DataFrame:
-    """The rows with exactly the columns of their table."""
     if table.schema is None:
         raise UsageError(
             f"the columns of table {table.id!r} ({table.location}) aren't known", hint="give the table a schema="

@@ -231,7 +231,6 @@ def _number(file: Path) -> int:
 
 
 def _checked(file: Path, columns: Columns, stream: str) -> int:
-    """The number of a file's rows. Raises ``DataError`` if Spark has written other types than it said."""
     there: Mapping[str, pl.DataType] = pl.read_parquet_schema(file)
     for name, dtype in columns.items():
         if there.get(name) != dtype:

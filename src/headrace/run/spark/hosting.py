@@ -197,7 +197,6 @@ class ContainerJob:
             self._ended.set()
 
     def _host(self) -> bool:
-        """Submit the job and wait for its end; False if it has to be submitted again."""
         _, first = self._firsts[-1]
         tasks = self._context.parallelize(range(self._count), self._count)
         if self._cancelled.is_set():
@@ -214,7 +213,6 @@ class ContainerJob:
         return True
 
     def _start_again(self, first: int) -> None:
-        """Spark has ended the job, whose attempts began with this number, because a container failed."""
         jsc: Any = self._context._jsc
         jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded the task's end
         attempts = [number + task.attempt() for number, task in self._tasks() if number == first]
@@ -310,7 +308,6 @@ def run_watched(
 
 
 def _wait(news: queue.SimpleQueue[Exception | str], context: SparkContext, group: str) -> Exception | str:
-    """What comes first: news, or why a task of the jobs fails again and again."""
     while True:
         with suppress(queue.Empty):
             return news.get(timeout=_LOOK_S)

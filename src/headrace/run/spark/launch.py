@@ -163,7 +163,6 @@ def _cache_folder(environ: MutableMapping[str, str]) -> Path:
 
 
 def _home_without_flag(java: Path, cache: Path) -> Path:
-    """A folder whose ``bin/java`` runs ``java`` without the flag it refuses."""
     quoted = "'" + str(java).replace("'", "'\\''") + "'"
     script = f'#!/bin/sh\nfor a do shift; [ "$a" = {_VECTOR_FLAG} ] || set -- "$@" "$a"; done\nexec {quoted} "$@"\n'
     # Named after its content, so that several Javas and several versions of Headrace can share the cache.
@@ -348,11 +347,9 @@ class _StderrRelay:
             _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def let_go(self) -> None:
-        """Continue reading, so that the JVM can end: the driver no longer waits for it."""
         os.close(self.writing_end)
 
     def stop(self) -> str:
-        """End the thread, as the JVM has ended, and return what the JVM printed."""
         os.close(self.writing_end)
         self._thread.join(timeout=5)
         with self._lock:

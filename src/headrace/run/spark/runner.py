@@ -93,7 +93,6 @@ def _never_started(planned: Plan, checked: Checked, control: RunControl, options
 def _container_count(
     context: SparkContext, checked: Checked, options: RunOptions, progress: Progress | None, control: RunControl
 ) -> int | None:
-    """How many containers to run; None if the app was asked to end while it waited for slots."""
     stages = checked.planned.plan.stages
     asked = Asked(
         app=checked.graph.app,
