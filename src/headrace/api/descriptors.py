@@ -204,31 +204,6 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """An embedded log; see ``log``."""
-
-    root: str
-    name: str
-
-    def system(self, stream_id: str) -> SystemSpec:
-        """All streams share it."""
-        del stream_id
-        return SystemSpec(self.name, "log", {"root": self.root})
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Streams in this process's memory; see ``memory``."""
-
-    name: str
-
-    def system(self, stream_id: str) -> SystemSpec:
-        """All streams share it."""
-        del stream_id
-        return SystemSpec(self.name, "memory", {"name": self.name})
-
-
-@dataclass(frozen=True, slots=True)
 class Sql(OutputOnly):
     """A table of a SQL database; see ``sql``."""
 
@@ -350,32 +325,32 @@ def csv(
         )
 
 
-def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
+def log(root: str | os.PathLike[str], name: str | None = None) -> SystemSpec:
     """The embedded log in another folder, ``root``, for streams that other apps write or read.
 
     ``name`` is part of the names of its streams. By default it is ``log-`` and the folder's name.
 
     Examples
     --------
-    >>> hr.io.log("/data/shared")
-    Log(root='/data/shared', name='log-shared')
+    >>> hr.io.log("/data/shared").name
+    'log-shared'
     """
     with Declaring("log"):
         root = os.fspath(root)
-        return Log(root, _system_name(name or f"log-{Path(root).name}".replace(".", "-")))
+        return SystemSpec(_system_name(name or f"log-{Path(root).name}".replace(".", "-")), "log", {"root": root})
 
 
-def memory(name: str = "memory") -> Memory:
+def memory(name: str = "memory") -> SystemSpec:
     """Streams in the memory of this process, for tests. They end with the process. If you need several, give them a
     ``name``.
 
     Examples
     --------
-    >>> hr.io.memory()
-    Memory(name='memory')
+    >>> hr.io.memory().kind
+    'memory'
     """
     with Declaring("memory"):
-        return Memory(_system_name(name))
+        return SystemSpec(_system_name(name), "memory", {"name": name})
 
 
 def sql(
@@ -396,14 +371,15 @@ def sql(
     url
         ``sqlite:///file.db`` (four slashes for an absolute path) or ``postgresql://user:password@host/database``, which
         needs ``pip install "headrace[postgres]"``. The password is never shown.
-    table, create_table
-        The table's name, or ``schema.name``; and whether to create it if it doesn't exist.
+    table
+        The table's name, or ``schema.name``.
     key
         One column or several: a row replaces the row with the same key. A null in the key stops the app, because no
         null equals another in a database; filter such rows out first. By default rows are only added.
-    new_columns
-        What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
-        ``"add"`` adds them with null in earlier rows. Columns are never changed or removed.
+    create_table, new_columns
+        Whether to create the table if it doesn't exist; and what happens if the output has columns that it lacks:
+        ``"refuse"`` stops the app before it runs, ``"add"`` adds them with null in earlier rows. Columns are never
+        changed or removed.
 
     Examples
     --------

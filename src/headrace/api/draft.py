@@ -12,7 +12,7 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, final
 
 import polars as pl
@@ -54,12 +54,6 @@ from headrace.systems.registry import SystemSpec
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    what: str
-    location: Location
-
-
 Sample = int | Mapping[str, Rows]
 Preview = Callable[[str, int, Sample], pl.DataFrame]
 
@@ -78,7 +72,7 @@ class Draft:
         self.preview = preview
         self.default_system = settings.internal_system()
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, tuple[str, Location]] = {}
         self._numbers: Counter[str] = Counter()
 
     def claim(self, what: str, id_: str | None, location: Location, default: str) -> str:
@@ -90,18 +84,18 @@ class Draft:
         name = _NOT_IN_IDS.sub("-", default) if id_ is None else check_id("id", id_)
         taken = self._claims.get(name)
         if taken is None and name in self.nodes:
-            taken = _Claim("another step", self.nodes[name].location)
+            taken = ("another step", self.nodes[name].location)
         if taken is not None and id_ is None:
             raise DeclarationError(
-                f"this would be named {name!r}, as {taken.what} at {taken.location} is",
+                f"this would be named {name!r}, as {taken[0]} at {taken[1]} is",
                 hint='give one of them a name that says what it is for: id="..."; its state is kept under this name',
             )
         if taken is not None:
             raise DeclarationError(
-                f"{taken.what} at {taken.location} already has the id {name!r}",
+                f"{taken[0]} at {taken[1]} already has the id {name!r}",
                 hint="ids of streams, tables and steps are unique in an app; choose another",
             )
-        self._claims[name] = _Claim(what, location)
+        self._claims[name] = (what, location)
         return name
 
     def key_at(self, node: str) -> tuple[str, ...] | None:
@@ -511,7 +505,10 @@ def freeze(draft: Draft) -> Graph:
         )
     for node in nodes.values():
         if node.schema is not None and node.id not in followed:
-            raise _unfinished(node)
+            raise DeclarationError(
+                f"nothing uses the results of the step {node.id!r}\n  {at(node.location)}",
+                hint="end the flow with send_to(output), send_to(table) or sink(function), or remove the step",
+            )
     tables = _used_tables(draft, nodes)
     return Graph(
         app=draft.app,
@@ -520,13 +517,6 @@ def freeze(draft: Draft) -> Graph:
         tables=tables,
         settings=draft.settings,
         location=draft.location,
-    )
-
-
-def _unfinished(node: Node) -> DeclarationError:
-    return DeclarationError(
-        f"nothing uses the results of the step {node.id!r}\n  {at(node.location)}",
-        hint="end the flow with send_to(output), send_to(table) or sink(function), or remove the step",
     )
 
 

@@ -254,9 +254,6 @@ class Flow:
         self.draft.add("step", operator, (self.node,), here, id_=id_)
         return type(self)(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
 
-    def _check_other(self, other: object) -> None:
-        check_flow(other, "the other side", self.draft)
-
     def _check_owner(self, draft: Draft, name: str) -> None:
         _check_same_app(repr(name), draft, self.draft)
 

@@ -16,7 +16,7 @@ from headrace.api.checks import Declaring, SchemaLike, key_columns, key_name, ke
 from headrace.api.composed import Composed
 from headrace.api.descriptors import check_partitions
 from headrace.api.draft import Output, Table
-from headrace.api.flow import WindowedStream
+from headrace.api.flow import WindowedStream, check_flow
 from headrace.api.operators.join import (
     JoinHow,
     TableJoinHow,
@@ -65,7 +65,7 @@ class Stream(Composed):
             if not others:
                 raise DeclarationError("merge() needs at least one other stream", hint="pass the streams to merge with")
             for other in others:
-                self._check_other(other)
+                check_flow(other, "the other side", self.draft)
                 difference = schema_difference(other._schema, self._schema)
                 if difference:
                     raise DeclarationError(
@@ -257,7 +257,7 @@ class Stream(Composed):
                 if id is not None or holds_messages(other.spec):
                     name = self.draft.claim("join", id, here, f"join-{other.id}")
                 return self._then("join", lookup, here, schema, self._time, id_=name)
-            self._check_other(other)
+            check_flow(other, "the other side", self.draft)
             on = self._common_key(other) if on is None else on
             left, right = (self._schema, self._time), (other._schema, other._time)
             join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
@@ -288,7 +288,7 @@ class Stream(Composed):
         >>> shown = views.join_latest(carts, "member", ttl="1h", id="views-with-carts")
         """
         with Declaring("join_latest") as here:
-            self._check_other(other)
+            check_flow(other, "the other side", self.draft)
             on = self._common_key(other) if on is None else on
             left, right = (self._schema, self._time), (other._schema, other._time)
             join, schema, time = latest_join(left, right, on=on, how=how, ttl=ttl, suffix=suffix, here=here)

@@ -27,7 +27,6 @@ from headrace.api.operators.spec import ColumnSet, union
 from headrace.api.operators.steps import PartitionBy, SideOutput
 from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
-from headrace.api.tasks import StoreSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan, reachable
 
@@ -195,8 +194,11 @@ def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
         table = _table(plan.graph.tables[id_], stage.kept_as.get(id_, id_))
         if table is not None:
             found[id_] = table
-    stores = (store for id_ in stage.nodes for store in plan.graph.nodes[id_].operator.queryable_stores)
-    return found | {store.id: _store(store, stage.kept_as.get(store.id, store.id)) for store in stores}
+    for store in (store for id_ in stage.nodes for store in plan.graph.nodes[id_].operator.queryable_stores):
+        columns, key = {**store.key.columns, **store.value.columns}, tuple(store.key.columns)
+        kept_as = stage.kept_as.get(store.id, store.id)
+        found[store.id] = Queryable(store.id, kept_as, "store", columns, key, store.ttl_ms)
+    return found
 
 
 def unreadable(graph: Graph) -> dict[str, str]:
@@ -212,8 +214,3 @@ def _table(spec: TableSpec, kept_as: str) -> Queryable | None:
     storage = spec.storage if spec.remote is None else "remote"
     columns = spec.schema.columns
     return Queryable(spec.id, kept_as, spec.kind, columns, spec.key, spec.ttl_ms, storage, spec.versions_ms)
-
-
-def _store(spec: StoreSpec, kept_as: str) -> Queryable:
-    columns = {**spec.key.columns, **spec.value.columns}
-    return Queryable(spec.id, kept_as, "store", columns, tuple(spec.key.columns), spec.ttl_ms)

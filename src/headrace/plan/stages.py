@@ -267,17 +267,12 @@ def producer_ids(
         if name in known:
             ids[name] = known[name]
             continue
-        number = _hash(f"{app}/{name}")
+        number = zlib.crc32(f"{app}/{name}".encode()) % PRODUCER_MAX + 1  # 0 is a writer outside any app
         while number in taken:
             number = number % PRODUCER_MAX + 1
         taken.add(number)
         ids[name] = number
     return ids
-
-
-def _hash(name: str) -> int:
-    """Never 0, which is a writer outside any app."""
-    return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
 
 
 def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:

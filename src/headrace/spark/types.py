@@ -6,7 +6,7 @@ counterpart in Spark hold the same values, except that Spark counts time in micr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NoReturn
 
 import polars as pl
@@ -15,47 +15,35 @@ from pyspark.sql import types as spark
 from headrace.core.errors import DataError, DeclarationError
 from headrace.rows.dtypes import instantiate
 
-_TO_SPARK: dict[type[pl.DataType], spark.DataType] = {
-    pl.Int8: spark.ByteType(),
-    pl.Int16: spark.ShortType(),
-    pl.Int32: spark.IntegerType(),
-    pl.Int64: spark.LongType(),
+_BOTH: Sequence[tuple[pl.DataType, spark.DataType]] = (
+    (pl.Int8(), spark.ByteType()),
+    (pl.Int16(), spark.ShortType()),
+    (pl.Int32(), spark.IntegerType()),
+    (pl.Int64(), spark.LongType()),
+    (pl.Float32(), spark.FloatType()),
+    (pl.Float64(), spark.DoubleType()),
+    (pl.Boolean(), spark.BooleanType()),
+    (pl.String(), spark.StringType()),
+    (pl.Binary(), spark.BinaryType()),
+    (pl.Date(), spark.DateType()),
+    (pl.Time(), spark.TimeType(6)),
+    (pl.Duration("us"), spark.DayTimeIntervalType()),
+    (pl.Null(), spark.NullType()),
+)
+_TO_SPARK: Mapping[type[pl.DataType], spark.DataType] = {type(ours): theirs for ours, theirs in _BOTH} | {
     pl.UInt8: spark.ShortType(),
     pl.UInt16: spark.IntegerType(),
     pl.UInt32: spark.LongType(),
     pl.UInt64: spark.DecimalType(20, 0),
     pl.Float16: spark.FloatType(),
-    pl.Float32: spark.FloatType(),
-    pl.Float64: spark.DoubleType(),
-    pl.Boolean: spark.BooleanType(),
-    pl.String: spark.StringType(),
     pl.Categorical: spark.StringType(),
     pl.Enum: spark.StringType(),
-    pl.Binary: spark.BinaryType(),
-    pl.Date: spark.DateType(),
-    pl.Time: spark.TimeType(6),
-    pl.Duration: spark.DayTimeIntervalType(),
-    pl.Null: spark.NullType(),
 }
-
-_TO_POLARS: dict[type[spark.DataType], pl.DataType] = {
-    spark.ByteType: pl.Int8(),
-    spark.ShortType: pl.Int16(),
-    spark.IntegerType: pl.Int32(),
-    spark.LongType: pl.Int64(),
-    spark.FloatType: pl.Float32(),
-    spark.DoubleType: pl.Float64(),
-    spark.BooleanType: pl.Boolean(),
-    spark.StringType: pl.String(),
+_TO_POLARS: Mapping[type[spark.DataType], pl.DataType] = {type(theirs): ours for ours, theirs in _BOTH} | {
     spark.CharType: pl.String(),
     spark.VarcharType: pl.String(),
-    spark.BinaryType: pl.Binary(),
-    spark.DateType: pl.Date(),
-    spark.TimeType: pl.Time(),
-    spark.DayTimeIntervalType: pl.Duration("us"),
     spark.TimestampType: pl.Datetime("us", "UTC"),
     spark.TimestampNTZType: pl.Datetime("us"),
-    spark.NullType: pl.Null(),
 }
 
 _INSTEAD_OF: Mapping[str, str] = {

@@ -17,9 +17,9 @@ def test_files_are_a_system_for_each_stream() -> None:
 
 
 def test_a_log_and_a_memory_are_one_for_all() -> None:
-    assert hr.io.log("/data/shared.v2/").system("a") == SystemSpec("log-shared-v2", "log", {"root": "/data/shared.v2/"})
-    assert hr.io.log("/x", name="theirs").system("b").name == "theirs"
-    assert hr.io.memory("scratch").system("c") == SystemSpec("scratch", "memory", {"name": "scratch"})
+    assert hr.io.log("/data/shared.v2/") == SystemSpec("log-shared-v2", "log", {"root": "/data/shared.v2/"})
+    assert hr.io.log("/x", name="theirs").name == "theirs"
+    assert hr.io.memory("scratch") == SystemSpec("scratch", "memory", {"name": "scratch"})
 
 
 def test_a_table_is_a_system_for_each_stream_and_hides_its_password() -> None:

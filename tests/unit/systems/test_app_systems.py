@@ -37,7 +37,7 @@ def systems(own: SystemSpec = KAFKA, *others: SystemSpec, snapshots: SnapshotsPl
 
 
 def test_the_bytes() -> None:
-    shared = hr.io.log("/data/shared").system("")
+    shared = hr.io.log("/data/shared")
     written = systems(
         KAFKA, home_log(HOME), shared, SystemSpec("files-in", "files", {"path": "in/*.csv"}), snapshots=STORE
     )
@@ -59,7 +59,7 @@ def test_the_log_of_the_home_is_found_wherever_the_home_is() -> None:
 
 def test_a_relative_folder_is_found_from_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = systems(hr.io.log("shared").system("")).own_spec("shop", HOME)
+    spec = systems(hr.io.log("shared")).own_spec("shop", HOME)
     assert spec.options["root"] == str(tmp_path / "shared")
 
 
@@ -103,7 +103,7 @@ def test_the_way_to_a_system_may_change() -> None:
         home_log(HOME),
         hr.io.kafka_log("a:9092", prefix="other.").system(""),
         hr.io.kafka_log("a:9092", prefix="shop.", name="other").system(""),
-        hr.io.log("/data/shared", "kafka").system(""),
+        hr.io.log("/data/shared", "kafka"),
     ],
 )
 def test_own_streams_stay_where_they_are(other: SystemSpec) -> None:

@@ -29,7 +29,7 @@ from headrace.api.operators.spec import (
     typed,
 )
 from headrace.api.operators.steps import TASK_OUTPUT, SideOutput
-from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
+from headrace.api.tasks import StoreSpec, Task, overrides, stores_of
 from headrace.core.clock import format_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
@@ -75,7 +75,9 @@ class TaskStep(OperatorSpec):
     def detail(self) -> str:
         words = [type(self.task).__name__]
         words += [f"to {names(tuple(name for name, _ in self.outputs))}"] if self.outputs else []
-        stores = tuple(f"{s.attribute} by {names(tuple(s.key.columns))}{_ttl(s)}" for s in self.stores)
+        stores = [f"{store.attribute} by {names(tuple(store.key.columns))}" for store in self.stores]
+        for n, store in enumerate(self.stores):
+            stores[n] += "" if store.ttl_ms is None else f" for {format_ms(store.ttl_ms)}"
         words += [f"keeps {' and '.join(stores)}"] if stores else []
         for verb, writes in (("reads", False), ("writes", True)):
             used = tuple(use.table for use in self.tables if use.writes is writes)
@@ -102,10 +104,6 @@ class TaskStep(OperatorSpec):
     @override
     def queryable_stores(self) -> tuple[StoreSpec, ...]:
         return self.stores
-
-
-def _ttl(store: StoreSpec) -> str:
-    return "" if store.ttl_ms is None else f" for {format_ms(store.ttl_ms)}"
 
 
 _WITHIN_NAMES = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -229,19 +227,15 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
                 f"are stores with the same id, {name!r}",
                 hint="give each a hr.tasks.Store(...) and an id of its own",
             )
-        _check_store(name, store)
+        check_id("the store", name)
+        try:
+            KeyEncoding(store.key.columns)
+        except DeclarationError as error:
+            raise DeclarationError(f"the store {name!r}: {error.message}", hint=error.hint) from error
         # Claim the whole id, step and store: a table of that name would share its state.
         whole = draft.claim(f"the store {attribute!r} of a task", f"{id_}.{name}", here, name)
         specs[name] = StoreSpec(whole, attribute, store.key, store.value, store.ttl_ms)
     return tuple(specs.values())
-
-
-def _check_store(name: str, store: Store) -> None:
-    check_id("the store", name)
-    try:
-        KeyEncoding(store.key.columns)
-    except DeclarationError as error:
-        raise DeclarationError(f"the store {name!r}: {error.message}", hint=error.hint) from error
 
 
 def _output_times(

@@ -105,7 +105,7 @@ class Window(OperatorSpec):
             words.append("by processing time")
         elif any(a.processing for trigger in (self.early, self.late) if trigger for a in trigger.alternatives):
             words.append("with triggers by the clock")
-        results = _results(self)
+        results = window_columns(self)
         return {
             id_: StateForm(
                 what=f"a window of {', '.join(words)}",
@@ -119,19 +119,15 @@ class Window(OperatorSpec):
         words: list[str] = [aggregate.kind]
         if aggregate.kind in ("first", "last"):
             words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")
-            words += self._finer_unit
+            # Times that aggregates keep are in the unit of their column.
+            dtype = None if self.event_time is None else self.input.columns[self.event_time.column]
+            words += [f"in {dtype.time_unit}"] if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ms" else []
         words.append(*described({"": result}).values())
         if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
             words += ["of", *described({"": value_dtype(self.input, aggregate.expr)}).values()]
         if aggregate.by is not None:
             words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
         return " ".join(words)
-
-    @property
-    def _finer_unit(self) -> list[str]:
-        """Times that aggregates keep are in the unit of their column."""
-        dtype = None if self.event_time is None else self.input.columns[self.event_time.column]
-        return [f"in {dtype.time_unit}"] if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ms" else []
 
     @property
     def _calls_functions(self) -> bool:
@@ -142,12 +138,9 @@ class Window(OperatorSpec):
     def needs_event_time(self) -> bool:
         if self.axis == "processing" or isinstance(self.shape, CountWindow):
             return False
-        return not isinstance(self.shape, GlobalWindow) or self._has_event_time_deadlines
-
-    @property
-    def _has_event_time_deadlines(self) -> bool:
         triggers = (trigger for trigger in (self.early, self.late) if trigger is not None)
-        return any(a.deadlines and not a.processing for trigger in triggers for a in trigger.alternatives)
+        by_time = any(a.deadlines and not a.processing for trigger in triggers for a in trigger.alternatives)
+        return by_time or not isinstance(self.shape, GlobalWindow)
 
     @property
     @override
@@ -280,8 +273,12 @@ def with_aggregates(window: Window, aggregates: tuple[tuple[str, Aggregate], ...
     return replace(window, aggregates=aggregates)
 
 
-def window_columns(window: Window) -> dict[str, pl.DataType]:
-    """The columns of the results: keys, the window's bounds and pane, aggregates."""
+@lru_cache(maxsize=500)
+def window_columns(window: Window) -> Mapping[str, pl.DataType]:
+    """The columns of the results: keys, the window's bounds and pane, aggregates.
+
+    Each start of a task asks for them, and Polars takes a while to resolve expressions.
+    """
     columns = window.input.columns
     result = {key: columns[key] for key in window.keys} | _own_columns(window)
     for name, aggregate in window.aggregates:
@@ -291,12 +288,6 @@ def window_columns(window: Window) -> dict[str, pl.DataType]:
         except DeclarationError as error:
             raise DeclarationError(f"{name!r}: {error.message}", hint=error.hint) from None
     return result
-
-
-@lru_cache(maxsize=500)
-def _results(window: Window) -> dict[str, pl.DataType]:
-    # Each start of a task asks for its form, and Polars takes a while to resolve expressions.
-    return window_columns(window)
 
 
 def result_time(window: Window, time: Time, here: Location) -> Time:

@@ -283,7 +283,10 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
             options.say(f"run {entry.run} of {app} is computed already; publishing the rest of it")
         try:
             if handover is None or handover.publishes:
-                _publish(planned, journal, entry, options, outputs)
+                prepare_outputs(planned)
+                for output in outputs:
+                    rows = publish(planned, output, entry.run, journal.results(entry), options.open_stream)
+                    options.say(f"published {rows:,} rows to {planned.streams[output].spec.stream}")
             if handover is not None:
                 handover.finish(pieces_of(journal.results(entry), LEFT))
         except HeadraceError as error:
@@ -295,13 +298,6 @@ def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None)
         if words := set_aside(sum((Counter(counts) for counts in counted.values()), Counter[str]())):
             options.say(f"of the messages, {words}")
         journal.note(entry, "published")
-
-
-def _publish(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str]) -> None:
-    prepare_outputs(planned)
-    for output in outputs:
-        rows = publish(planned, output, entry.run, journal.results(entry), options.open_stream)
-        options.say(f"published {rows:,} rows to {planned.streams[output].spec.stream}")
 
 
 def to_dataframe(graph: Graph, output: str, spark: SparkSession | None, until: Until | None) -> DataFrame:
