@@ -65,7 +65,7 @@ SAME_S = 1.0
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM while entered. ``said_at_start`` is for a signal that comes before ``drain_by``."""
+    """Handles SIGINT and SIGTERM while entered in the main thread; before ``drain_by``, says ``said_at_start``."""
 
     def __init__(self, said_at_start: str = "") -> None:
         self.requested = False
@@ -397,7 +397,7 @@ def ledger_of(
     replaced: bool = True,
     scattered: bool = False,
 ) -> Ledger:
-    """Begin the books. ``replaced``: containers that end are restarted. ``scattered``: their machines share no disk."""
+    """Return a ledger. ``replaced``: containers that end are restarted. ``scattered``: their machines share no disk."""
     app, settings = planned.graph.app, planned.graph.settings
     return Ledger(
         app,

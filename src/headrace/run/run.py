@@ -41,7 +41,6 @@ from headrace.run.planning import check_run
 from headrace.run.progress import ProgressLine, describe, how_it_ended, lag_of, time_of
 from headrace.run.savepoints.taking import take_running
 
-# -- run status --------------------------------------------------------------------------------------
 _TITLES = ("stage", "tasks", "msg/s", "watermark", "lag")
 
 
@@ -105,7 +104,7 @@ def _row(stage: StageStatus) -> tuple[str, ...]:
 
 
 def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
-    """A row for each series, and a column for each label."""
+    """Return a row for each series, with a column for each label."""
     labels = list(dict.fromkeys(label for one in series for label in one.labels if label != "app"))
     columns: dict[str, pl.Series] = {
         "name": pl.Series([one.name for one in series], dtype=pl.String),
@@ -228,7 +227,6 @@ def check_options(master: object, containers: object, stages: object, conf: obje
         raise UsageError(f"conf={conf!r} has no keys", hint='write conf={"spark.executor.memory": "4g"}')
 
 
-# -- launch ------------------------------------------------------------------------------------------
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
 
 
