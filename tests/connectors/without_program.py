@@ -1,15 +1,29 @@
-"""Work in a process that can't import a connector: ``python without_program.py NAME [ARGUMENTS OF PYTEST]``.
+"""Work in a process that can't import a connector, or several.
 
-It imports all other modules, plans and runs a small app in memory and over files, and then runs tests.
+``python without_program.py each NAMES``: in a process for each, import all other modules, then plan and run a small app
+in memory and over files. ``python without_program.py tests NAMES -- ARGUMENTS``: run tests without all of them.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+OF_OTHERS = (
+    "pyarrow.parquet",
+    "pandas",
+    "pyspark.sql",
+    "boto3",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "typer",
+)
 
 
 class Absent:
@@ -70,20 +84,50 @@ def run_small_apps() -> None:
         assert counted(pl.read_ndjson(sorted(Path(folder, "out").glob("*.jsonl")))) == [("ann", 2), ("bob", 1)]
 
 
-def main() -> int:
-    """Do all of it."""
-    connector, *arguments = sys.argv[1:]
+def leave_out(*connectors: str) -> None:
+    sys.meta_path[:0] = [Absent(f"headrace.connectors.{name}") for name in connectors]  # type: ignore[list-item]
+
+
+def do_without(connector: str) -> None:
+    """Do all of it in this process."""
     package = f"headrace.connectors.{connector}"
-    sys.meta_path.insert(0, Absent(package))  # type: ignore[arg-type]
+    leave_out(connector)
     modules = import_all(package)
     run_small_apps()
     assert not any(name.startswith(package) for name in sys.modules)
     print(f"{modules} modules and two apps do without {package}", flush=True)
-    if not arguments:
-        return 0
+
+
+def do_without_each(connectors: list[str]) -> int:
+    """Fork a process for each. What others have written is imported once, before: most of the time goes there."""
+    for name in OF_OTHERS:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    assert not any(name.partition(".")[0] == "headrace" for name in sys.modules)
+    codes = []
+    for connector in connectors:
+        child = os.fork()
+        if child == 0:
+            try:
+                do_without(connector)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return max(codes)
+
+
+def main() -> int:
+    """Do what is asked."""
+    what, *names = sys.argv[1:]
+    if what == "each":
+        return do_without_each(names)
     import pytest
 
-    return int(pytest.main(arguments))
+    end = names.index("--")
+    leave_out(*names[:end])
+    return int(pytest.main(names[end + 1 :]))
 
 
 if __name__ == "__main__":

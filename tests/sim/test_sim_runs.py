@@ -14,7 +14,7 @@ from simulator.__main__ import main
 from simulator.cluster import RunSettings
 from simulator.declared import CASES
 from simulator.planned import app_shape
-from simulator.run import Outcome, Parts, Run, simulate
+from simulator.run import OBJECT_SHAPES, Outcome, Parts, Run, simulate
 from simulator.shapes import SHAPES, tasks_of
 
 
@@ -24,9 +24,11 @@ def test_the_protocol_passes_seeds_of_every_shape(shape):
     assert failed == []
 
 
-@pytest.mark.parametrize("app", CASES)
+@pytest.mark.parametrize(
+    "app", [pytest.param(app, marks=[pytest.mark.soak] if f"{app}+objects" in OBJECT_SHAPES else []) for app in CASES]
+)
 def test_real_operators_and_stores_pass_a_seed_of_every_app(app):
-    """Tests of savepoints and snapshots run each of them again."""
+    """Tests of savepoints and of snapshots in a store run most of them with this seed, and with more that goes on."""
     assert simulate(1, (app,)).failure is None
 
 
