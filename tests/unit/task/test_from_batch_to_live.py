@@ -1,7 +1,7 @@
 """A batch up to a cut, and a live run from there, together give what a live run from the beginning gives.
 
-Simulated apps say by their oracles what that is, for messages in disorder. And every operator is compared with a live
-run that gets all messages in order of event time, so that results which depend on their order are the same, too.
+Simulated apps say by their oracles what that is, for messages in disorder. ``test_batch_equals_live.py`` compares every
+operator with a live run.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import both_ways
 import polars as pl
 import pytest
-from both_ways import Case, as_multiset, hand_over
-from operator_cases import CASES as OPERATORS
+from both_ways import hand_over
 from test_batch_of_simulated_apps import NAMES
 
 import headrace as hr
@@ -113,15 +111,6 @@ def test_results_are_what_the_oracle_says(name: str, tmp_path: Path) -> None:
         wrong = case.wrong(scene.sources, outputs)
         assert wrong is None, f"seed {seed}: {wrong}"
         assert any(outputs.values()), f"seed {seed}: nothing came out"
-
-
-@pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
-def test_every_operator_goes_on_as_if_it_had_been_live_from_the_beginning(case: Case, tmp_path: Path) -> None:
-    for seed in range(FIRST, FIRST + (SEEDS + 1) // 2):
-        scene = both_ways.Scene(case, seed, tmp_path / str(seed))
-        live, both = scene.live(), scene.handed_over()
-        for name, rows in live.items():
-            assert as_multiset(case.settled(both[name])) == as_multiset(case.settled(rows)), (seed, name)
 
 
 def test_what_a_table_had_is_left_out_for_good(tmp_path: Path) -> None:
