@@ -147,9 +147,9 @@ def watching_routes(status: Callable[[], messages.AppStatus], clock: Clock) -> d
     """The routes of ``/metrics``, ``/healthz`` and ``/readyz``."""
 
     def metrics(_: bytes) -> Response:
-        from headrace.coordinator.prometheus import CONTENT_TYPE, render
+        from headrace.coordinator.prometheus import answer
 
-        return Response(render(all_series(status(), clock.now_ms())), CONTENT_TYPE)
+        return answer(all_series(status(), clock.now_ms()))
 
     return {
         ("GET", "/metrics"): metrics,

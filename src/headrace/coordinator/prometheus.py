@@ -12,10 +12,16 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from headrace.coordinator.exposition import by_name, help_of
+from headrace.coordinator.listener import Response
 from headrace.coordinator.messages import Series
 from headrace.core.metrics import SECONDS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def answer(series: Iterable[Series]) -> Response:
+    """Return the answer to a scrape."""
+    return Response(render(series), CONTENT_TYPE)
 
 
 def render(series: Iterable[Series]) -> bytes:
