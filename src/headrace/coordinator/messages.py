@@ -220,10 +220,7 @@ class LastWords(Nested, frozen=True, kw_only=True):
 
 
 class Register(Message, frozen=True, kw_only=True):
-    """A container's process has started. ``incarnation`` is a new uuid in each process.
-
-    ``left`` is what incarnations of this container have left behind on this machine, which may still run.
-    """
+    """A container's process has started. ``left``: what other incarnations of it have left behind on this machine."""
 
     container: int
     attempt: int
@@ -287,10 +284,7 @@ class CheckpointStatus(Nested, frozen=True, kw_only=True):
 
 
 class CommitParts(Nested, frozen=True, kw_only=True):
-    """A commit of a task: when it began (milliseconds since the epoch), and how much later each part began and ended.
-
-    ``store`` and ``snapshot`` come after the commit, so they may be missing at first.
-    """
+    """A commit of a task: when it began (ms since the epoch), and how much later each part began and ended."""
 
     version: int
     began_ms: float

@@ -293,10 +293,7 @@ T = TypeVar("T", bound=_Record)
 def decode_record(
     decoder: msgspec.json.Decoder[T], data: bytes, what: str, known: int, named: Callable[[T], str] | None = None
 ) -> T:
-    """Read a record of the format ``known``. Raises ``DataError`` if it is of another one, or can't be read.
-
-    ``what`` names the record in errors; ``named`` gives a more precise name from its contents.
-    """
+    """Read a record of the format ``known``, else raise ``DataError``. ``named`` names it better than ``what``."""
     try:
         record = decoder.decode(data)
     except UNREADABLE as error:

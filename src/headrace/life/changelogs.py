@@ -57,10 +57,7 @@ class ReadCommit(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """The facts from a changelog. ``changes_bytes`` follow its last commit; ``last`` is the offset of its last record.
-
-    ``bare``: it was read from its beginning, and no commit in it has changes.
-    """
+    """What a changelog says: bytes after its last commit, its last offset. ``bare``: no commit in it has changes."""
 
     changelog: Changelog
     bare: bool

@@ -478,10 +478,7 @@ class Generations:
         self._namespace = f"generations/{app}"
 
     def issue(self, tasks: Sequence[TaskName]) -> dict[TaskName, int]:
-        """Return a new generation for each of ``tasks``: 1 at first, later higher than any issued before.
-
-        Raises ``StorageError`` or ``UnavailableError``; after either, the call may be repeated.
-        """
+        """Return a new generation of each task, higher than any before. After an error it may be called again."""
         wanted = list(dict.fromkeys(tasks))
         for _ in range(_MOST_ATTEMPTS):
             known = self._store.scan(self._namespace)

@@ -232,10 +232,7 @@ class StartpointBook:
         raise self._overtaken("granted")
 
     def note(self, task: str, outcome: Outcome, now_ms: int) -> StartpointState | None:
-        """Note what happened to an order; return it, or None if another one has taken its place.
-
-        Raises ``FencedError`` if a user has deleted it: what was deleted must not be applied.
-        """
+        """Note what happened to an order; return it, None if replaced. ``FencedError``: a user has deleted it."""
         order = outcome.order
         key = StartpointKey(order.stream, order.partition, task)
         name = _ordered(key)
