@@ -362,7 +362,7 @@ class Counter(_Metric):
                 raise UsageError(
                     f"{self.name}: a counter only grows, so it can't be increased by {by!r}", hint="use a gauge"
                 )
-            metrics.add(self._like, _checked(labels), by)
+            metrics.record(self._like, _checked(labels), by)
 
 
 @final
@@ -374,7 +374,7 @@ class Gauge(_Metric):
     def set(self, value: float, **labels: object) -> None:
         """Set the gauge to ``value``, with ``labels`` as for ``Counter.add``. Does nothing outside a running app."""
         if (metrics := entered()) is not None:
-            metrics.set(self._like, _checked(labels), value)
+            metrics.record(self._like, _checked(labels), value)
 
 
 @final
@@ -386,7 +386,7 @@ class Histogram(_Metric):
     def observe(self, value: float, **labels: object) -> None:
         """Count ``value``, with ``labels`` as for ``Counter.add``. Does nothing outside a running app."""
         if (metrics := entered()) is not None:
-            metrics.observe(self._like, _checked(labels), value)
+            metrics.record(self._like, _checked(labels), value)
 
 
 def counter(name: str, help: str = "") -> Counter:

@@ -117,19 +117,12 @@ class Response:
 
 
 class EventStream(Protocol):
-    """Server-sent events, as bytes. Waiting for the next one may take some seconds."""
+    """An answer that lasts: server-sent events, as bytes. Waiting for the next one may take some seconds."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
         """Called once, when the client has disconnected or has received everything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """An answer that lasts until there are no more events or the client disconnects."""
-
-    stream: EventStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +144,7 @@ class Pages(Protocol):
     def knows(self, visit: Visit) -> bool:
         """Return whether the visitor may see them."""
 
-    def answer(self, visit: Visit) -> Response | Events:
+    def answer(self, visit: Visit) -> Response | EventStream:
         """Answer a visitor with access."""
 
     def refusal(self, visit: Visit) -> Response:
@@ -354,10 +347,10 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, Response):
             self._send(answer)
         else:
-            with closing(answer.stream):
+            with closing(answer):
                 self._send_events(answer)
 
-    def _send_events(self, events: Events) -> None:
+    def _send_events(self, events: EventStream) -> None:
         self.close_connection = True
         self.connection.settimeout(SLOW_S)
         self.send_response_only(HTTPStatus.OK)
@@ -366,7 +359,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("x-accel-buffering", "no")
         self.send_header("connection", "close")
         self.end_headers()
-        for data in events.stream:
+        for data in events:
             self.wfile.write(data)
             self.wfile.flush()
 

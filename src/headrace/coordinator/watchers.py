@@ -60,12 +60,10 @@ class Watcher:
 
     def threads(self, run: WatchedRun) -> Sequence[WorkerThread]:
         """Return the threads that run beside the app."""
-        del run
         return ()
 
     def greeting(self, url: str, token: str) -> str:
         """Return a line for the user who has started the app, or an empty one."""
-        del url, token
         return ""
 
     def end(self, ending: AppStatus) -> None:

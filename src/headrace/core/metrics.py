@@ -307,24 +307,14 @@ class UserMetrics:
         self._cells: dict[tuple[str, Labels], Cell] = {}
         self._kinds: dict[str, Kind] = {}
 
-    def add(self, like: Cell, labels: Mapping[str, object], by: float) -> None:
-        """Add to a counter."""
+    def record(self, like: Cell, labels: Mapping[str, object], value: float) -> None:
+        """Add to a counter, set a gauge, or count a value of a histogram."""
         with self._lock:
-            if (cell := self._cell(like, labels)) is not None:
-                cell.value += by
-
-    def set(self, like: Cell, labels: Mapping[str, object], value: float) -> None:
-        """Set a gauge."""
-        with self._lock:
-            if (cell := self._cell(like, labels)) is not None:
-                cell.value = value
-
-    def observe(self, like: Cell, labels: Mapping[str, object], value: float) -> None:
-        """Count a value of a histogram."""
-        with self._lock:
-            if (cell := self._cell(like, labels)) is not None:
+            if (cell := self._cell(like, labels)) is None:
+                return
+            cell.value = value if cell.kind == "gauge" else cell.value + value
+            if cell.kind == "histogram":
                 cell.buckets[bisect_left(cell.bounds, value)] += 1
-                cell.value += value
 
     def cells(self) -> list[Cell]:
         """All series."""

@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from headrace.coordinator.listener import Events, Response, Visit
+from headrace.coordinator.listener import EventStream, Response, Visit
 from headrace.coordinator.messages import AppStatus, PagesStatus
 from headrace.coordinator.watchers import WatchedRun, Watcher
 from headrace.core.clock import Clock, WallClock
@@ -291,12 +291,12 @@ class Site:
         given = visit.query.get("token", "") if visit.path == PATH else ""
         return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
 
-    def answer(self, visit: Visit) -> Response | Events:
-        """Return the page, one of its files, or its events."""
+    def answer(self, visit: Visit) -> Response | EventStream:
+        """The page, one of its files, or its events."""
         if visit.path == PATH and "token" in visit.query:
             return self._enter()
         if visit.path == f"{PATH}/events":
-            return Events(self._feed.listen(visit.query.get("after", "") or visit.last_event))
+            return self._feed.listen(visit.query.get("after", "") or visit.last_event)
         name = INDEX if visit.path == PATH else visit.path.removeprefix(f"{PATH}/")
         if (answer := self._ask(name, visit.query)) is not None:
             return replace(answer, headers={**_HEADERS, **answer.headers})
