@@ -344,9 +344,8 @@ def retyped(id_: str, name: str, kept: object, declared: object) -> DeclarationE
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
     """Raise ``DeclarationError`` if versions are no longer declared, because stored deletions would become rows."""
     if GONE in kept and GONE not in declared:
-        raise DeclarationError(
-            f"store {id_!r} was stored with versions, but is now declared without them", hint=TAKE_BACK
-        )
+        what = f"store {id_!r} was stored with versions, but is now declared without them"
+        raise DeclarationError(what, hint=TAKE_BACK)
 
 
 def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:

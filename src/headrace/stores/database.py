@@ -70,9 +70,8 @@ class FolderLock:
         self._path = folder.with_name(f".{folder.name}.lock")
         with self._guard:
             if self._path in self._held:
-                raise StateLockedError(
-                    f"state folder {folder} is open elsewhere in this process", hint="close it first"
-                )
+                what = f"state folder {folder} is open elsewhere in this process"
+                raise StateLockedError(what, hint="close it first")
             try:
                 make_private_folder(folder.parent)
                 self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab")
@@ -83,9 +82,8 @@ class FolderLock:
             except OSError as error:
                 self._file.close()
                 if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise StateLockedError(
-                        f"state folder {folder} is open in another process: {error}", hint=_LOCKED_HINT
-                    ) from error
+                    what = f"state folder {folder} is open in another process: {error}"
+                    raise StateLockedError(what, hint=_LOCKED_HINT) from error
                 raise classified(folder, error) from error
             self._held.add(self._path)
 
@@ -177,9 +175,8 @@ def classified(folder: Path, error: Exception) -> InfrastructureError:
     # missing file means that the state is damaged.
     if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
         return StorageError(f"state folder {folder}: {text}", hint="check the disk's free space and the folder's owner")
-    return StateCorruptError(
-        f"state folder {folder} can't be read: {text}", hint="nothing is lost: the next start rebuilds it"
-    )
+    what = f"state folder {folder} can't be read: {text}"
+    return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
 
 _BLOB_BYTES_MIN = 2048
@@ -478,9 +475,8 @@ class Database:
         if read_only and not (folder / "CURRENT").exists():  # RocksDict would create the folder
             raise _unreadable_copy(folder, "it has no database")
         if (folder / _UNREADABLE).exists():
-            raise StateCorruptError(
-                f"state folder {folder} couldn't be read last time", hint="nothing is lost: Headrace rebuilds it"
-            )
+            what = f"state folder {folder} couldn't be read last time"
+            raise StateCorruptError(what, hint="nothing is lost: Headrace rebuilds it")
         cache = _CACHE.acquire()
         try:
             if not read_only:
@@ -556,9 +552,8 @@ class Database:
             raise self._unreadable(error) from error
 
     def _was_released(self) -> UnavailableError:
-        return UnavailableError(
-            f"state folder {self.folder} was released", hint="read the task's state from its present container"
-        )
+        what = f"state folder {self.folder} was released"
+        return UnavailableError(what, hint="read the task's state from its present container")
 
     def _unreadable(self, error: Exception) -> InfrastructureError:
         """Mark the folder as damaged, so that the next start rebuilds it: opening it may not show the damage again.
@@ -571,9 +566,8 @@ class Database:
             raise _unreadable_copy(self.folder, error) from error
         with suppress(OSError):  # if the mark can't be written, at least this incarnation knows of the damage
             (self.folder / _UNREADABLE).touch()
-        return StateCorruptError(
-            f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
-        )
+        what = f"state folder {self.folder} can't be read: {error}"
+        return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
     def batch(self) -> Batch:
         """Return an empty batch."""

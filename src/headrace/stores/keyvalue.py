@@ -630,6 +630,5 @@ def _read_about(id_: str, view: View, stamps: Stamps | None) -> _About | None:
 def _check_stamped(id_: str, stamped: bool, stamps: Stamps | None) -> None:
     if stamped != (stamps is not None):
         was, now = ("with", "without") if stamped else ("without", "with")
-        raise DeclarationError(
-            f"store {id_!r} was stored {was} a time to live, but is now declared {now} one", hint=TAKE_BACK
-        )
+        what = f"store {id_!r} was stored {was} a time to live, but is now declared {now} one"
+        raise DeclarationError(what, hint=TAKE_BACK)

@@ -105,17 +105,14 @@ def object_place(
     elif scheme not in _SCHEMES:
         raise DeclarationError(f"{url!r} isn't the URL of an object store that Headrace supports", hint=_HINT)
     elif not rest.partition("/")[0] or "?" in rest or "#" in rest:
-        raise DeclarationError(
-            f"{url!r} isn't the URL of an object store", hint=f"write {_SCHEMES[scheme]}, without ? or #"
-        )
+        what = f"{url!r} isn't the URL of an object store"
+        raise DeclarationError(what, hint=f"write {_SCHEMES[scheme]}, without ? or #")
     if (endpoint is not None or region is not None) and scheme != "s3":
-        raise DeclarationError(
-            f"endpoint= and region= apply only to stores like S3, and {url!r} isn't one", hint="leave them out"
-        )
+        what = f"endpoint= and region= apply only to stores like S3, and {url!r} isn't one"
+        raise DeclarationError(what, hint="leave them out")
     if endpoint is not None and not str(endpoint).startswith(("http://", "https://")):
-        raise DeclarationError(
-            f"endpoint={endpoint!r} isn't an http:// or https:// URL", hint='write endpoint="https://host:port"'
-        )
+        what = f"endpoint={endpoint!r} isn't an http:// or https:// URL"
+        raise DeclarationError(what, hint='write endpoint="https://host:port"')
     if endpoint is not None:
         check_no_credentials(endpoint)
     return ObjectPlace(url.rstrip("/"), endpoint, region, None if bandwidth is None else _bytes_per_s(bandwidth))

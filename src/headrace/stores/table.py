@@ -117,9 +117,8 @@ class RowReader:
         numbers = layouts_of(values)
         present = np.unique(numbers).tolist()
         if present[-1] >= len(self._layouts):
-            raise CorruptLogError(
-                f"store {self._id!r}: a row has the unknown layout {present[-1]}", hint=DELETE_LOCAL_STATE
-            )
+            what = f"store {self._id!r}: a row has the unknown layout {present[-1]}"
+            raise CorruptLogError(what, hint=DELETE_LOCAL_STATE)
         if len(present) == 1:
             return self._as_declared(self._layouts[present[0]].decode(values))
         # Each layout's rows are decoded together, then put back in order. With layouts [0, 1, 0] the rows are decoded

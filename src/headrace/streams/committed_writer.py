@@ -131,9 +131,8 @@ class WriterRecords:
 def next_generation(record: WriterRecord) -> int:
     """Return the generation of a new attempt."""
     if record.generation >= HIGHEST:
-        raise ProtocolError(
-            f"writer {record.name!r} has used up all {HIGHEST} generations", hint="give the writer another name"
-        )
+        what = f"writer {record.name!r} has used up all {HIGHEST} generations"
+        raise ProtocolError(what, hint="give the writer another name")
     return record.generation + 1
 
 

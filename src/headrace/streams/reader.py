@@ -355,9 +355,8 @@ def read_stream(
         if not tables:
             return _converted(pl.DataFrame(schema=reader.columns or {}), as_)
         return _converted(_together(reader.stream, tables, reader.columns), as_)
-    raise UsageError(
-        f"read_stream: as_={as_!r} is unknown", hint=f"there are {', '.join(map(repr, get_args(Library)))}"
-    )
+    what = f"read_stream: as_={as_!r} is unknown"
+    raise UsageError(what, hint=f"there are {', '.join(map(repr, get_args(Library)))}")
 
 
 def _converted(rows: pl.DataFrame, library: Library) -> Any:
@@ -382,9 +381,8 @@ def _spark_frame(
     require_stream(log, StreamId(LOG, name), home)
     read_frame = plug_in(READERS, "spark")
     if read_frame is None:
-        raise UsageError(
-            'as_="spark": no installed package reads streams with Spark', hint="reinstall headrace as a whole"
-        )
+        said = 'as_="spark": no installed package reads streams with Spark'
+        raise UsageError(said, hint="reinstall headrace as a whole")
     return loaded(read_frame)(name, committed=committed, home=home)
 
 

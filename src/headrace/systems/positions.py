@@ -142,9 +142,8 @@ def check_customs(kinds: Iterable[object]) -> Customs:
             raise DeclarationError(what, hint="pass the class itself, as in startpoints=[AfterRelease]")
         name = getattr(kind, "kind", None)
         if not isinstance(name, str) or not name:
-            raise DeclarationError(
-                f"startpoints: {kind.__name__} has no kind", hint='write kind = "after-release" in the class'
-            )
+            said = f"startpoints: {kind.__name__} has no kind"
+            raise DeclarationError(said, hint='write kind = "after-release" in the class')
         if any(other.kind == name for other in found):
             raise DeclarationError(f"startpoints: two classes have the kind {name!r}", hint="give each its own kind")
         found.append(kind)

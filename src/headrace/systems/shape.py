@@ -54,9 +54,8 @@ def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
     differences += [f"it has no column {name!r} ({wanted.columns[name]})" for name in missing]
     differences += [f"it also has a column {name!r} ({found.columns[name]})" for name in more]
     if differences:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists with other columns: {'; '.join(differences)}", hint=_HINT
-        )
+        said = f"stream {found.name!r} already exists with other columns: {'; '.join(differences)}"
+        raise StreamExistsError(said, hint=_HINT)
     return found
 
 

@@ -125,9 +125,8 @@ class Source(ABC):
 
     def output_system(self, stream_id: str) -> SystemSpec:
         """Refuse, because a source can't be an output."""
-        raise DeclarationError(
-            f"{type(self).__name__} is a source, so {stream_id!r} can't be an output of it", hint="give it a sink"
-        )
+        what = f"{type(self).__name__} is a source, so {stream_id!r} can't be an output of it"
+        raise DeclarationError(what, hint="give it a sink")
 
 
 class SinkWriter(ABC):

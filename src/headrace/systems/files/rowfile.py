@@ -400,9 +400,8 @@ def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) 
 
 def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
     if not isinstance(dtype, _HELD):
-        raise DeclarationError(
-            f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
-        )
+        what = f"{path}: CSV can't hold column {name!r} of type {dtype}"
+        raise DeclarationError(what, hint="use Parquet or JSON lines")
     return pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
 
 
@@ -410,9 +409,8 @@ def check_writable(path: str, columns: Columns) -> None:
     """Raise ``DeclarationError`` if a column has a type that has no text in CSV."""
     for name, dtype in columns.items():
         if dtype.is_nested() or isinstance(dtype, pl.Duration):
-            raise DeclarationError(
-                f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
-            )
+            what = f"{path}: CSV can't hold column {name!r} of type {dtype}"
+            raise DeclarationError(what, hint="use Parquet or JSON lines")
 
 
 def infer_csv(file: TextFile, form: CsvFormat) -> Columns:
@@ -442,15 +440,13 @@ def infer_jsonlines(file: TextFile) -> Columns:
     data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:
-        raise DataError(
-            f"{file.path}: no JSON object in its first {len(data)} bytes", hint="check that the file is JSON lines"
-        )
+        what = f"{file.path}: no JSON object in its first {len(data)} bytes"
+        raise DataError(what, hint="check that the file is JSON lines")
     try:
         return without_null_types(dict(pl.read_ndjson(good, infer_schema_length=None).schema))
     except pl.exceptions.PolarsError as error:
-        raise DataError(
-            f"{file.path}: its columns can't be inferred: {error}", hint="declare the columns: schema=..."
-        ) from error
+        what = f"{file.path}: its columns can't be inferred: {error}"
+        raise DataError(what, hint="declare the columns: schema=...") from error
 
 
 def _is_object(line: bytes) -> bool:

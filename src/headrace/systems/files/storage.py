@@ -180,9 +180,8 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StreamNotFoundError(
-            f"there is no file {path}", hint="it existed when the app listed the files: put it back"
-        ) from error
+        what = f"there is no file {path}"
+        raise StreamNotFoundError(what, hint="it existed when the app listed the files: put it back") from error
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"can't read {path}: {error}", hint="check that it can be reached and read") from error
 
@@ -232,9 +231,8 @@ def find_files(path: str) -> list[Found]:
 def _sorted(path: str, files: Iterable[Found]) -> list[Found]:
     found = sorted(files, key=lambda file: file.path.split("/"))
     if len(found) > FILES_MAX:
-        raise DeclarationError(
-            f"{path} has {len(found)} files; an input takes {FILES_MAX} at most", hint="split it into several inputs"
-        )
+        what = f"{path} has {len(found)} files; an input takes {FILES_MAX} at most"
+        raise DeclarationError(what, hint="split it into several inputs")
     return found
 
 
@@ -297,9 +295,8 @@ def format_of(files: Iterable[Found], given: str | None) -> str:
     for file in files:
         format = SUFFIXES.get(suffix_of(file.path))
         if format is None:
-            raise DeclarationError(
-                f"the format of {file.path} isn't known from its name", hint=f"set format= to one of {FORMATS}"
-            )
+            said = f"the format of {file.path} isn't known from its name"
+            raise DeclarationError(said, hint=f"set format= to one of {FORMATS}")
         formats.setdefault(format, file.path)
     if len(formats) > 1:
         what = f"files of several formats in one input: {', '.join(sorted(formats))}"

@@ -83,9 +83,8 @@ class FilesAdmin(UnwatchedAdmin):
         try:
             Path(self._path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(
-                f"can't create the folder {self._path}: {error}", hint="an output of files is a folder"
-            ) from error
+            what = f"can't create the folder {self._path}: {error}"
+            raise StorageError(what, hint="an output of files is a folder") from error
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
@@ -239,9 +238,8 @@ class FilesSystem(RowSystem):
             raise DeclarationError(f"files {self.path}: {self.partitions} partitions; use 1 or more")
         for name, values in (("new_files", NewFiles), ("changed_files", ChangedFiles)):
             if getattr(self, name) not in get_args(values):
-                raise DeclarationError(
-                    f"files {self.path}: {name}={getattr(self, name)!r}", hint=f"one of {get_args(values)}"
-                )
+                what = f"files {self.path}: {name}={getattr(self, name)!r}"
+                raise DeclarationError(what, hint=f"one of {get_args(values)}")
         if self.list_file is None and self.new_files != "refuse":
             raise DeclarationError(
                 f"files {self.path}: new_files={self.new_files!r} works only in an app, which keeps a list of files"

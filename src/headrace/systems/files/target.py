@@ -80,9 +80,8 @@ class FilesTarget(Target):
                 self._listed[name] = max(version, self._listed.get(name, -1))
         except OSError as error:
             self._withdraw(name, making)
-            raise StorageError(
-                f"can't write {done}: {error}", hint="free up disk space, or check who owns the folder"
-            ) from error
+            what = f"can't write {done}: {error}"
+            raise StorageError(what, hint="free up disk space, or check who owns the folder") from error
         except pl.exceptions.PolarsError as error:
             _remove(making)
             raise DataError(f"{done}: these rows can't be written as {self._format}: {error}") from error

@@ -180,9 +180,8 @@ class StreamFolder:
             data = {"version": FORMAT_VERSION, "columns": columns_to_json(more)}
             if create_file(self._added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
                 return with_columns(found, more)
-        raise UsageError(
-            f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already", hint="use another stream"
-        )
+        what = f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already"
+        raise UsageError(what, hint="use another stream")
 
     def add_partitions(self, partitions: int) -> StreamInfo:
         """Add partitions until there are this many, as ``Admin.add_partitions`` says."""
@@ -212,9 +211,8 @@ class StreamFolder:
         except FileNotFoundError:
             return segment.FILE_HEADER_SIZE
         if not text.strip().isdigit():
-            raise CorruptLogError(
-                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: restore it from a backup"
-            )
+            what = f"{path}: {text[:40]!r} is not an offset"
+            raise CorruptLogError(what, hint="the file was damaged: restore it from a backup")
         return int(text)
 
     def write_trim(self, partition: int, before: Offset) -> None:
@@ -307,9 +305,8 @@ def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
     try:
         return read(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"{path}: a field is missing or wrong: {error!r}", hint="restore the file as Headrace wrote it"
-        ) from error
+        what = f"{path}: a field is missing or wrong: {error!r}"
+        raise DataError(what, hint="restore the file as Headrace wrote it") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -46,9 +46,8 @@ def sync_partition(descriptor: int, what: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        raise IndeterminateWriteError(
-            f"{what}: fsync failed, so a power cut may lose records: {error}", hint="check the disk that holds the log"
-        ) from error
+        said = f"{what}: fsync failed, so a power cut may lose records: {error}"
+        raise IndeterminateWriteError(said, hint="check the disk that holds the log") from error
 
 
 def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
@@ -76,9 +75,8 @@ class PartitionFile:
         try:
             fd = self._open()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise StreamNotFoundError(
-                f"{what}: its file {path} is missing", hint="restore the stream's folder from a backup"
-            ) from error
+            said = f"{what}: its file {path} is missing"
+            raise StreamNotFoundError(said, hint="restore the stream's folder from a backup") from error
         try:
             self.seed = self._seed_in(fd)
             self._opened = os.fstat(fd)
@@ -118,9 +116,8 @@ class PartitionFile:
             raise
         except OSError as error:
             full = descriptors.FULL in str(error)
-            raise StorageError(
-                f"{self.what}: can't open {self.path}: {error}", hint=descriptors.hint() if full else None
-            ) from error
+            what = f"{self.what}: can't open {self.path}: {error}"
+            raise StorageError(what, hint=descriptors.hint() if full else None) from error
 
     def _seed_in(self, fd: int) -> int:
         try:

@@ -117,9 +117,8 @@ class _Appender:
             raise self._sealed()
 
     def _sealed(self) -> StreamSealedError:
-        return StreamSealedError(
-            f"{self.what} was sealed: it takes no more records", hint="a seal is permanent: write to another stream"
-        )
+        what = f"{self.what} was sealed: it takes no more records"
+        return StreamSealedError(what, hint="a seal is permanent: write to another stream")
 
     def discard(self) -> None:
         self.bodies, self.bytes, self.touched = [], 0, False

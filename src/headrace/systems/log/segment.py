@@ -68,9 +68,8 @@ def decode_file_header(data: bytes) -> int:
         raise CorruptLogError(what, hint="the file was replaced or damaged: restore it from a backup")
     _, version, salt, crc = FILE_HEADER.unpack_from(data)
     if google_crc32c.value(data[: FILE_HEADER_SIZE - 4]) != crc:
-        raise CorruptLogError(
-            "the checksum of the file header is wrong", hint="the file was damaged: restore it from a backup"
-        )
+        said = "the checksum of the file header is wrong"
+        raise CorruptLogError(said, hint="the file was damaged: restore it from a backup")
     if version != FORMAT_VERSION:
         raise CorruptLogError(
             f"log format version {version}; this version of Headrace reads {FORMAT_VERSION}",
@@ -89,9 +88,8 @@ def seed_of(salt: int) -> int:
 def check_fits(body: bytes) -> None:
     """Raise ``UsageError`` if the body is too long for a record."""
     if len(body) > MAX_BODY:
-        raise UsageError(
-            f"a record has {len(body)} bytes; the log takes at most {MAX_BODY}", hint="write smaller batches"
-        )
+        what = f"a record has {len(body)} bytes; the log takes at most {MAX_BODY}"
+        raise UsageError(what, hint="write smaller batches")
 
 
 def encode_records(bodies: Iterable[bytes], seed: int, time_ms: int) -> list[bytes]:

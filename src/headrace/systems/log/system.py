@@ -181,9 +181,8 @@ def _append(path: Path, record: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise StorageError(
-            f"can't append to {path}: {error}", hint="free up space on the disk, then seal again"
-        ) from error
+        what = f"can't append to {path}: {error}"
+        raise StorageError(what, hint="free up space on the disk, then seal again") from error
 
 
 def _end(folder: StreamFolder, partition: int, seal: Seal | None) -> tuple[Offset, bool]:
@@ -381,9 +380,8 @@ def repair(folder: StreamFolder, partition: int, gap: Gap) -> Path | None:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise StorageError(
-                f"{what}: can't repair {path}: {error}", hint="check the disk that holds the log"
-            ) from error
+            said = f"{what}: can't repair {path}: {error}"
+            raise StorageError(said, hint="check the disk that holds the log") from error
     return copy
 
 
