@@ -85,9 +85,8 @@ class RangeReader(Generic[T]):
         return Place(self._end, position)
 
     def read(self, end: Offset) -> Generator[list[T]]:
-        """Show the frames of the range from the place to ``end``: those that become final together, as one list.
+        """Show the frames that begin between the place and ``end``: those that become final together, as one list.
 
-        A frame is in the range if it begins there, so the place is then after an ``end`` in the middle of a frame.
         When it is exhausted, or closed after a list, the place has moved past everything shown.
         """
         if end <= self._end:

@@ -236,8 +236,7 @@ def add_columns(
     name
         The stream.
     schema
-        The columns to add: a dict of Polars types, or a dataclass. Columns that the stream has already may be among
-        them.
+        The columns to add: a dict of Polars types, or a dataclass. The stream may have some of them already.
     home
         The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     system

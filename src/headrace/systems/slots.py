@@ -43,10 +43,9 @@ class Dealer(Protocol):
     """
 
     def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
-        """Return the orders for each slot. A report is None if there is none about the slot yet.
+        """Return the orders for each slot, of which there may be no report yet.
 
-        None in place of orders: the slot may still get shards, so nothing is sent to it. Empty orders say that it has
-        all the shards that there are for it now.
+        None: the slot may still get shards, so nothing is sent to it. Empty orders: it has all that there are for it.
         """
 
     def close(self) -> None:

@@ -27,27 +27,20 @@ class SourcePartition(ABC):
     def next_batch(self) -> Batch | None:
         """Return the next rows: empty if there are none at present, None if the partition has ended.
 
-        A batch is kept in memory as a whole, so it should have some megabytes at most. Raise ``OSError``, which the
-        errors of sockets and of ``urllib`` are, for what may pass: the partition is closed, and opened again at its
-        last position after a pause.
+        A batch, kept in memory as a whole, should have some megabytes at most. For what may pass, raise ``OSError``, as
+        sockets and ``urllib`` do: the partition is closed, and opened again at its last position after a pause.
         """
 
     @abstractmethod
     def position(self) -> int:
-        """Return the position after the last batch, where reading continues. Each row counts 1.
-
-        Where positions have gaps, override ``row_positions``, too.
-        """
+        """Return the position after the last batch. Each row counts 1; with gaps, override ``row_positions``, too."""
 
     @abstractmethod
     def close(self) -> None:
         """Release everything. Called once."""
 
     def row_positions(self) -> Sequence[int] | None:
-        """Return the position of each row of the last batch, rising; None if each row counts 1.
-
-        A checkpoint may be between any two rows of a batch. It then has the position of the second one.
-        """
+        """Return the position of each row of the last batch, rising: a checkpoint may have any. None: each counts 1."""
         return None
 
 
@@ -98,20 +91,14 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, partition: str, position: int) -> SourcePartition:
-        """Return a partition whose first row is the one at ``position``, or the first one after it.
-
-        0 is the beginning, unless ``begin`` says otherwise.
-        """
+        """Return a partition whose first row is at ``position`` or after. ``begin``, by default 0, is the beginning."""
 
     def begin(self, partition: str) -> int:
         """Return the position of the oldest row that is kept."""
         return 0
 
     def end(self, partition: str) -> int | None:
-        """Return the position after the newest row; None if the source can't tell.
-
-        ``start="upcoming"`` needs it, and so do displays of lag. It must be cheap.
-        """
+        """Return the position after the newest row, cheaply: for ``start="upcoming"`` and lag. None if unknown."""
         return None
 
     def position_at(self, partition: str, time_ms: int) -> int:
@@ -130,10 +117,7 @@ class Source(ABC):
 
 
 class SinkWriter(ABC):
-    """What one task writes into a sink. One thread uses it, for less than some seconds at a time.
-
-    For each version of its results, a task calls ``write`` once or several times, and then ``commit``.
-    """
+    """What one task writes: for each version one or several ``write``, then ``commit``, of seconds at most."""
 
     @abstractmethod
     def write(self, rows: pl.DataFrame) -> None:
@@ -201,10 +185,7 @@ class Sink(ABC):
         return
 
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows as ``write`` will get them. Raise ``DataError`` for what can't be written.
-
-        They aren't committed yet, so another version of the app can still handle them.
-        """
+        """Return rows as ``write`` will get them. Raise ``DataError`` for what can't be written, before the commit."""
         return rows
 
     def system(self, stream_id: str) -> SystemSpec:

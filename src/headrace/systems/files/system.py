@@ -209,12 +209,11 @@ _log = logger(__name__)
 class FilesSystem(RowSystem):
     """A system with one stream of any name: ``path`` says which files it is.
 
-    ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` defaults to that of the files' endings
-    (Parquet for an output). ``columns`` default to those of the first file. The files are dealt to ``partitions`` in
-    the order of their names. In ``list_file`` an app remembers which files there are; ``new_files`` and
-    ``changed_files`` say what happens to others. A followed folder is looked at every ``look_ms``. With ``event_time``,
-    the column with the time of a row and its type, a position may be a time. ``awaited``: the files are written when an
-    app starts, so it can be planned without them.
+    ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` is by default that of the endings
+    (Parquet for an output), ``columns`` are those of the first file. The files are dealt to ``partitions`` in the order
+    of their names. An app remembers them in ``list_file``, and looks for others every ``look_ms`` if it follows them.
+    With ``event_time``, the column with the time of a row and its type, a position may be a time. ``awaited``: the
+    files are written when an app starts, so it can be planned without them.
     """
 
     path: str
