@@ -22,7 +22,7 @@ from headrace.systems.base import Rows
 from headrace.task.calls import Calls
 from headrace.task.event_time import Progress, TimesCheckpoint
 from headrace.task.inputs.intake import DeadLetters, Intakes
-from headrace.task.metrics import Counters, TaskMetrics
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import Arrival, Port
 from headrace.task.outputs.publisher import Publisher
 from headrace.task.scope import TaskScope
@@ -246,7 +246,7 @@ class WatchedIntakes(Intakes):
 class WatchedChain(Chain):
     """Operators; the journal hears what they are given, and what they write."""
 
-    def __init__(self, journal: Journal, operators: ChainPlan, port: Port, counters: Counters, calls: Calls) -> None:
+    def __init__(self, journal: Journal, operators: ChainPlan, port: Port, counters: TaskMetrics, calls: Calls) -> None:
         self._journal = journal
         self._writes = port
         super().__init__(operators, self, counters, calls)

@@ -259,7 +259,6 @@ def _beyond_in_lists(column: pl.Series, dtype: pl.List | pl.Array) -> npt.NDArra
 
 
 def _bounds(dtype: object) -> tuple[int, int] | None:
-    """The smallest and the largest number that a value of this type may be; None for types that have no such bounds."""
     if isinstance(dtype, pl.Date):
         return _FIRST_DAY, _LAST_DAY
     if isinstance(dtype, pl.Duration):
@@ -288,7 +287,6 @@ def _with_point(number: int, scale: int) -> str:
 
 @lru_cache
 def _moments(unit: str, zone: str | None) -> tuple[int, int]:
-    """The first and the last moment that are in the calendar, in UTC and in local time."""
     first, after = _FIRST_DAY * _SECONDS_A_DAY, (_LAST_DAY + 1) * _SECONDS_A_DAY
     if zone is not None:
         first += max(-_offset_s(zone, datetime.min), 0)

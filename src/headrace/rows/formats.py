@@ -360,8 +360,7 @@ def without_flag(columns: Columns, deleted: str) -> Columns:
     return {name: dtype for name, dtype in columns.items() if name != deleted}
 
 
-GROUP = "headrace.formats"
-"""The group of entry points of formats: each is a function that makes a ``Format`` of a ``FormatSpec``."""
+GROUP = "headrace.formats"  # the group of entry points that make a ``Format`` of a ``FormatSpec``
 
 _PLAIN: Mapping[str, Format] = {
     "json": JsonFormat(), "text": _OneColumn("text", pl.String()), "bytes": _OneColumn("bytes", pl.Binary())

@@ -29,8 +29,7 @@ class ArrowStream(Protocol):
         """The data, in a capsule."""
 
 
-Rows = pl.DataFrame | ArrowStream | Iterable[Any]
-"""What can be written: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or instances of a dataclass."""
+Rows = pl.DataFrame | ArrowStream | Iterable[Any]  # of Polars, pandas, Spark or Arrow; or dicts, or dataclass instances
 
 
 def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collection[str] = ()) -> pl.DataFrame:

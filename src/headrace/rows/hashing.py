@@ -272,7 +272,6 @@ def _hash_words(words: Hashes) -> Hashes:
 
 
 def _combine(first: Hashes | None, second: Hashes) -> Hashes:
-    """Combine the hashes of two columns of a key. The order of the columns matters."""
     if first is None:
         return second
     first *= _GOLDEN
@@ -343,7 +342,6 @@ def layout(keys: pl.Series) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
 
 
 def _murmur_words(data: npt.NDArray[np.uint8], at: Numbers) -> Words:
-    """Four bytes from each of these places, as numbers; the first byte is the lowest."""
     word = data[at].astype(np.uint32)
     for byte in range(1, _MURMUR_WORD):
         word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
@@ -351,7 +349,6 @@ def _murmur_words(data: npt.NDArray[np.uint8], at: Numbers) -> Words:
 
 
 def _with_rest(hashes: Words, data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> Words:
-    """Mix in the one to three bytes after the last whole word."""
     rest = lengths % _MURMUR_WORD
     tails = starts + lengths - rest
     for byte in range(_MURMUR_WORD - 2, -1, -1):

@@ -31,8 +31,7 @@ _ALWAYS_READABLE = frozenset(
 )  # fmt: skip
 """Types all of whose values can be read."""
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError)
-_FEW_ROWS = 4096
-"""Tables of so few rows are joined faster by PyArrow, which copies more slowly, than if Polars takes each of them."""
+_FEW_ROWS = 4096  # tables of so few rows are joined faster by PyArrow, which copies more slowly
 WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"
 _VALUE_HINT = "the bytes are a whole table, so they aren't damaged: whatever wrote it doesn't check its values"
 

@@ -30,8 +30,7 @@ from headrace.rows.hashing import laid_out
 from headrace.rows.ipc import decode_rows
 
 # -- pieces ------------------------------------------------------------------------------------------
-TIME = "__time_in_piece"
-"""The column of a piece that has its rows' event times. No column of a user's is likely to have this name."""
+TIME = "__time_in_piece"  # the column of a piece that has its rows' event times
 
 SCHEMA = pa.schema(
     [
@@ -103,8 +102,7 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 
 
 # -- row pieces --------------------------------------------------------------------------------------
-Parse = Callable[[bytes], pl.DataFrame]
-"""Parses whole rows; raises ``RowsUnreadable`` when any is bad. Of no bytes it makes a frame without rows."""
+Parse = Callable[[bytes], pl.DataFrame]  # raises ``RowsUnreadable`` if any row is bad; of no bytes makes no rows
 ROW_BYTES_MAX = 64 << 20
 _NEWLINE = 10
 
@@ -231,7 +229,6 @@ def sort_rows(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def _numbers(rows: pl.DataFrame, columns: Sequence[str]) -> Words | None:
-    """A number for each row, in the order of these columns; None if they don't fit."""
     numbers = np.zeros(rows.height, np.uint64)
     room = _WORD_BITS
     for name in columns:
@@ -284,7 +281,6 @@ def _words_of_strings(series: pl.Series) -> list[Words] | None:
 
 
 def _common(strings: pl.Series) -> int:
-    """How many bytes all of them have in common at the beginning."""
     low, high = (str(each).encode() for each in (strings.min(), strings.max()))
     return next((place for place, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
 

@@ -215,7 +215,6 @@ def is_record(declared: object) -> TypeGuard[type]:
 
 
 def _without_none(hint: Any) -> Any:
-    """``T`` for ``Optional[T]``, and any other hint unchanged."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [argument for argument in typing.get_args(hint) if argument is not type(None)]
         return rest[0] if len(rest) == 1 else hint
@@ -263,8 +262,7 @@ def _same(value: Any) -> Any:
 
 
 # -- schema ------------------------------------------------------------------------------------------
-BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
-"""The columns of a stream that is declared without a schema."""
+BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}  # if no schema is declared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -330,11 +328,9 @@ class Schema:
         self._dtypes = list(self.columns.values())
         self._bounded = [name for name, dtype in self.columns.items() if is_bounded(dtype)]
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
-        self.make: Callable[..., Any] = record_maker(self._names, record)
-        """Makes a dict, or an instance of ``record``, of the values of a row, in the order of the columns."""
+        self.make: Callable[..., Any] = record_maker(self._names, record)  # of values in the order of the columns
         self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
-        self.dict_values = _values_getter(itemgetter, self._names)
-        """Returns the values of a dict that has all columns. Raises ``KeyError`` for another."""
+        self.dict_values = _values_getter(itemgetter, self._names)  # raises ``KeyError`` if one is missing
         self._instance_values = None if record is None else _values_getter(attrgetter, self._names)
 
     @classmethod
@@ -561,7 +557,6 @@ def filled_up(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.Data
 
 
 def _values_getter(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:
-    """Return a function that returns the values of these names in a record."""
     take = getter(*names)
     return (lambda record: (take(record),)) if len(names) == 1 else take
 

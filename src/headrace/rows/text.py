@@ -309,7 +309,6 @@ def _python_type(dtype: Any, strict: bool) -> Any:
 
 
 def _plain(values: list[Any], dtype: pl.DataType) -> list[Any]:
-    """Nested objects as dicts, which is what Polars takes."""
     return [msgspec.to_builtins(value, builtin_types=_KEPT) for value in values] if _has_struct(dtype) else values
 
 

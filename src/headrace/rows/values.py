@@ -221,8 +221,7 @@ NAMES: dict[str, Any] = {"is_unicode": _is_unicode, "date": date, "datetime": da
 # -- wild views --------------------------------------------------------------------------------------
 _VIEWS = (pa.string_view().id, pa.binary_view().id)
 _INLINE_MAX = 12
-_WORDS = 4
-"""A view is four numbers of 32 bits: size, first bytes, buffer, offset. If it is short, its bytes follow the size."""
+_WORDS = 4  # a view is four numbers of 32 bits: size, first bytes, buffer, offset; or size and all bytes
 
 
 def without_wild_views(table: pa.Table) -> pa.Table:

@@ -151,8 +151,7 @@ def _alternating(ready: Mapping[SSP, pl.DataFrame], *, watched: bool) -> Iterato
 
 
 # -- notes -------------------------------------------------------------------------------------------
-LEFT, COUNTED = ":left", ":counted"
-"""In place of a stream: the piece is a ``Left``, or has counters. No stream's id has a colon."""
+LEFT, COUNTED = ":left", ":counted"  # in place of a stream (whose id has no colon): a ``Left``, or counters
 FOR_DRIVER = (LEFT, COUNTED)
 
 
@@ -200,8 +199,7 @@ _COUNTED = msgspec.json.Decoder(dict[str, int])
 
 # -- piece writer ------------------------------------------------------------------------------------
 PIECE_ROWS = 1 << 14
-HELD_ROWS = 1 << 18
-"""How many rows a writer collects before it cuts pieces. The more, the less do pieces overlap."""
+HELD_ROWS = 1 << 18  # rows that a writer collects before it cuts pieces: the more, the less do these overlap
 
 
 class PieceWriter(Port):
@@ -420,8 +418,7 @@ class FedTask:
         self._woken = threading.Event()
         self._connections = Connections(self._woken.set)
         self._writer = writer or str(task.name)
-        self.port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
-        """Where its results leave; dead letters, too."""
+        self.port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)  # dead letters, too
         self.task = task_factory(plan, stage, self.scope)(self.port, self.metrics, self._connections.calls)
         self._now_ms = now_ms
         self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
@@ -538,7 +535,6 @@ class FedTask:
         self._woken.clear()
 
     def _leave(self, seam: Seam) -> Iterator[Piece]:
-        """Stop as a live task would at a commit, and leave state and commit behind."""
         for ssp in self.scope.inputs:
             self._take_over_times(ssp)
         self.task.advance()
@@ -559,7 +555,9 @@ class FedTask:
         self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
         for stream in self.scope.downstream:
             said = Said(
-                progress=self.task.outputs.get(stream.spec.id, NOTHING), task=kept.task, tasks=self.scope.task_count
+                progress=self.task.outputs.get(stream.spec.id, NOTHING),
+                task=kept.task,
+                tasks=self.scope.task_count,
             )
             for partition in range(stream.partitions):
                 yield _note(stream.spec.id, partition, kept.task, said)

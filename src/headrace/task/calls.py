@@ -338,8 +338,7 @@ class ReorderQueue(Generic[Result]):
     def __init__(self, *, ordered: bool) -> None:
         self._ordered = ordered
         self._next = 0
-        self._left = 0
-        """The number of results that have left. All of them were before the first queued watermark."""
+        self._left = 0  # how many results have left, all of them before the first queued watermark
         self._come: dict[int, Result] = {}  # results that haven't left, by place, in the order in which they arrived
         self._marks: deque[tuple[int, int]] = deque()  # the queued watermarks, each with the number of places before it
 

@@ -39,8 +39,7 @@ OBSERVE_MS_MAX = 2000.0
 """How often the tasks' status is published, in this share of a processor unless it is due because of its age."""
 DRAIN_PAUSE_MS = 2.0
 Observe = Callable[[Sequence[TaskHost]], None]
-Directions = tuple[int, int, Mapping[str, SlotOrders]]
-"""A task's generation, the number of its orders, and the orders for its slots, by slot as text."""
+Directions = tuple[int, int, Mapping[str, SlotOrders]]  # generation, number of the orders, and they by slot as text
 
 
 class Wakeup:
@@ -99,8 +98,7 @@ class Container:
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
         self._draining = False
-        self.stopped = False
-        """Whether it was ordered to stop. Its replacement repeats the work since the last checkpoint."""
+        self.stopped = False  # its replacement repeats the work since the last checkpoint
         self._cut: Cut | None = None
         self._restarts: Mapping[TaskName, int] = {}
         self._slot_orders: Mapping[TaskName, Directions] = {}

@@ -177,7 +177,6 @@ def _unit(dtype: pl.DataType) -> str:
 
 
 def _unit_of(number: int) -> str | None:
-    """The unit, other than milliseconds, in which a number is a recent moment."""
     for unit, per_ms in _UNITS.items():
         if _RECENT_MS[0] <= number / per_ms < _RECENT_MS[1]:
             return unit
@@ -204,8 +203,7 @@ def _moment(number: int, dtype: pl.Datetime) -> str:
 NEVER = -(2**63)  # no watermark yet
 FOREVER = 2**63 - 1  # later than any event time
 TIMES_FORMAT = 4
-AWAKE, OVER = None, FOREVER
-"""What is known of a source instead of the watermark with which it is idle: it isn't, or it has ended."""
+AWAKE, OVER = None, FOREVER  # known of a source instead of the watermark with which it is idle: it isn't, or has ended
 Heard = Mapping[str, int | None]  # what is known of sources that can fall idle, by their ids
 NOTHING_HEARD: Heard = {}
 
@@ -345,11 +343,9 @@ class PartitionTime:
         self._source = source
         self.progress = UNHEARD
         self._counts = dict(writers or {})
-        self._tasks: dict[str, dict[str, Progress]] = {stage: {} for stage in self._counts}
-        """What each task has said, by stage."""
+        self._tasks: dict[str, dict[str, Progress]] = {stage: {} for stage in self._counts}  # what each has said
         self._shards: dict[str, Progress] | None = None
-        self._saved_shards: Mapping[str, Progress] = {}
-        """Those of the last commit, until it is known again which shards there are."""
+        self._saved_shards: Mapping[str, Progress] = {}  # of the last commit, until the present ones are known
         self._holding: frozenset[str] = frozenset()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from typing import Protocol
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.frame import END_VERSION
@@ -29,13 +28,6 @@ COUNTERS = frozenset(
     }
 )  # fmt: skip
 """All counters that a task may have."""
-
-
-class Counters(Protocol):
-    """Where an operator counts what would otherwise be invisible."""
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of the task."""
 
 
 class Histogram:

@@ -42,8 +42,7 @@ class RollCall:
         self._always = [host for host in hosts if not host.inputs.all_woken]
         self._at_once: set[TaskHost] = set(hosts)
         self._due_ms: dict[TaskHost, float] = {}
-        self._alarms: list[tuple[float, int]] = []
-        """A heap of times and numbers of tasks; entries that don't count any more stay until they are due."""
+        self._alarms: list[tuple[float, int]] = []  # a heap; times that don't count any more stay until they are due
 
     @property
     def all_woken(self) -> bool:
@@ -105,8 +104,7 @@ class RollCall:
 
 
 _log = logger(__name__)
-CLOCK_SET_MS = 2.0
-"""A larger difference between the wall clock and the monotonic clock means that the wall clock was set."""
+CLOCK_SET_MS = 2.0  # a larger difference between wall clock and monotonic clock means that the former was set
 
 
 class RunLoop:

@@ -153,36 +153,27 @@ class TaskScope:
     task_count: int
     settings: Settings
     inputs: Mapping[SSP, StreamSpec]  # sources and intermediate streams, by the partitions that the task reads
-    side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)
-    """They keep tables: event time and the end of the app don't depend on them."""
-    writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
-    """The stages that write each intermediate input partition, each with its number of tasks."""
-    producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
-    """The tasks that write each of those, by producer id."""
-    written_by_clock: frozenset[SSP] = frozenset()
-    """The intermediate inputs whose writers read only sources, so that they commit by the clock."""
+    side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)  # event time and the end don't depend on them
+    writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)  # by stage the number of its tasks
+    producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)  # by producer id
+    written_by_clock: frozenset[SSP] = frozenset()  # inputs whose writers read only sources, so commit by the clock
     outputs: Mapping[str, StreamPlan] = field(default_factory=dict)  # the streams and targets that the stage writes
     own: frozenset[str] = frozenset()
     """Those that leave the app and that no key deals out: of their partitions the task writes its own alone."""
     output_tables: Mapping[str, TableSpec] = field(default_factory=dict)  # the remote tables among the outputs
     output_writers: Mapping[str, int] = field(default_factory=dict)  # the number of tasks that write each of those
     partial: frozenset[str] = frozenset()  # the inputs that carry partial results of a window
-    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The columns that were added to inputs: older frames lack them."""
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)  # columns of inputs that older frames lack
     placing: Mapping[str, Placing] = field(default_factory=dict)  # the inputs with a key that chooses the partition
-    kept_keys: Mapping[str, Placing] = field(default_factory=dict)
-    """The functions, by node, that have to leave unchanged the key by which the task's partition was chosen."""
-    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
-    """The guarantee of each output outside the app, and of each sink function."""
+    kept_keys: Mapping[str, Placing] = field(default_factory=dict)  # functions that must not change the partition's key
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)  # of outputs outside the app and of sinks
     timed: bool = True  # some input of the app has an event time, so watermarks mean something
     queryable: Mapping[str, Queryable] = field(default_factory=dict)  # the tables of the stage that can be queried
-    kept_as: Mapping[str, str] | None = None
-    """The names under which state and positions are kept, by id; None for a task without a plan: its ids are names."""
+    kept_as: Mapping[str, str] | None = None  # the names of state and positions by id; None, without a plan: the ids
     dropped: tuple[str, ...] = ()  # the names of unneeded state that the changelog may still hold
     founding: Founding | None = None  # what the task takes over from a savepoint if its changelog is empty
     tasks_beside: int = 0
-    frames_beside: int = 0
-    """The number of tasks in its container, and of the frames that they write for a commit of each."""
+    frames_beside: int = 0  # by the tasks of its container, for a commit of each
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
@@ -295,7 +286,6 @@ class TaskScope:
 
 
 def _own(plan: Plan, stage: StagePlan) -> Iterable[str]:
-    """The outputs that no operator of the stage deals out to all partitions."""
     operators = [plan.graph.nodes[id_].operator for id_ in stage.nodes]
     dealt = {operator.stream for operator in operators if isinstance(operator, SendTo) and operator.keys}
     leave = (id_ for id_ in stage.outputs if plan.streams[id_].spec.role is not Role.INTERMEDIATE)
@@ -433,10 +423,8 @@ class AtWork:
     ) -> None:
         """``keep`` is given each change, and may keep it where it outlives the process."""
         self.now: Work | None = None
-        self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None
-        """Receives the duration of each call of a step."""
-        self.entered: Callable[[str], None] = lambda task: None
-        """Receives the task for which the app's code works from now on."""
+        self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None  # of each call of a step
+        self.entered: Callable[[str], None] = lambda task: None  # the task for which the app's code works now
         self._monotonic_ms = monotonic_ms
         self._keep = keep
 

@@ -24,7 +24,6 @@ from headrace.core.calls import Retry
 from headrace.core.clock import Clock
 from headrace.core.errors import (
     CorruptLogError,
-    FrameError,
     HeadraceError,
     InfrastructureError,
     StateCorruptError,
@@ -32,7 +31,6 @@ from headrace.core.errors import (
     UnavailableError,
     UsageError,
 )
-from headrace.core.frame import body_of, decode_header
 from headrace.core.ids import SSP
 from headrace.core.log import RecentWarnings, logger
 from headrace.plan.model import Plan, StagePlan, TaskPlan
@@ -40,20 +38,20 @@ from headrace.protocol.changelog import Changelog, ReplayStep
 from headrace.protocol.machine import ProtocolMachine
 from headrace.protocol.record import LocalCheckpoint
 from headrace.stores.transfer import Calls, Job, Work, open_objects
-from headrace.systems.base import Consumer, Edge, Polled, Records
+from headrace.systems.base import Consumer, Edge, Polled
 from headrace.task.connections import Connections
 from headrace.task.host.attempt import Attempt, Factories
 from headrace.task.metrics import TaskMetrics
 from headrace.task.scope import TaskScope
 from headrace.task.standby_status import StandbyState, StandbyStatus
+from headrace.task.state.changelog import records_in
 from headrace.task.state.depot import Depot, LiveDepot
 from headrace.task.state.disk import Disk
 from headrace.task.state.task_state import TaskState
 from headrace.task.task import task_factory
 
 T = TypeVar("T")
-PORTION_BYTES = 4 << 20
-"""How much is read at once. What isn't committed yet is in memory, as in a task that starts."""
+PORTION_BYTES = 4 << 20  # what is read at once; what isn't committed yet is in memory, as in a task that starts
 
 
 class Standby:
@@ -157,14 +155,7 @@ class Standby:
         return self._attempt
 
     def _take(self, changelog: Changelog, polled: Polled) -> bool:
-        """Apply records; False when another base is needed."""
-        if not isinstance(polled, Records):
-            raise CorruptLogError(f"{self._ssp}: a changelog can't end or hold rows, this one does")
-        for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
-            try:
-                header, body = decode_header(payload), body_of(payload)
-            except FrameError as error:
-                raise CorruptLogError(f"{self._ssp} at offset {offset}: {error.message}", hint=error.hint) from error
+        for offset, header, body in records_in(polled):
             if self._base is None and not self.records and header.seq > 1:
                 return self._begin_again("its beginning was trimmed")
             self.records += 1

@@ -49,7 +49,7 @@ from headrace.systems.base import KeyedSystem, Lookup
 from headrace.systems.registry import SystemSpec, open_row_system
 from headrace.task.calls import Calls, Lane
 from headrace.task.event_time import NEVER, time_ms
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.state.task_state import TaskState
 
 # -- committed rows ----------------------------------------------------------------------------------
@@ -213,7 +213,6 @@ class CommittedTables:
 def _as_of(
     table: Queryable, newest: _OnDisk | _InMemory, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int
 ) -> pl.DataFrame:
-    """The rows of the same keys as they were at a time."""
     versions = Versions(table.id, newest.rows)
     versions.attach_history(KeySpace(pin, f"{table.kept_as}.history"))
     bound = max(bound, NEVER if versions.dropped_through is None else versions.dropped_through)
@@ -329,7 +328,7 @@ class PendingLookup:
 class RemoteTable:
     """The cache and the rate of one remote table, shared by the steps of a task that join it."""
 
-    def __init__(self, spec: TableSpec, readers: int, counters: Counters, calls: Calls) -> None:
+    def __init__(self, spec: TableSpec, readers: int, counters: TaskMetrics, calls: Calls) -> None:
         """``readers``: how many tasks read the table and share its rate."""
         if spec.remote is None or spec.schema is None:
             raise PlanError(f"table {spec.id!r} ({spec.location}) isn't remote, or its columns aren't known")
@@ -498,7 +497,7 @@ class TableFeed:
 class TaskTables:
     """All tables of a stage, as one task keeps them."""
 
-    def __init__(self, plan: TablesPlan, counters: Counters, calls: Calls) -> None:
+    def __init__(self, plan: TablesPlan, counters: TaskMetrics, calls: Calls) -> None:
         self.remote = {
             spec.id: RemoteTable(spec, plan.readers[spec.id], counters, calls)
             for spec in plan.tables

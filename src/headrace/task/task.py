@@ -41,7 +41,7 @@ from headrace.task.event_time import (
     is_time_ms,
     time_ms,
 )
-from headrace.task.metrics import Counters, TaskMetrics
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import Arrival, BuildContext, Operator, Port, Provenance
 from headrace.task.operators.meetings import Gate, Meetings, TracedProvenance
 from headrace.task.operators.registry import build_operator
@@ -54,7 +54,7 @@ _WRITERS = "writers"  # stands in for the joins with a table of versions that no
 class Chain:
     """All operators of a stage for one task."""
 
-    def __init__(self, plan: ChainPlan, port: Port, counters: Counters, calls: Calls) -> None:
+    def __init__(self, plan: ChainPlan, port: Port, counters: TaskMetrics, calls: Calls) -> None:
         self.tables = TaskTables(plan.tables, counters, calls)
         self._operators: dict[str, Operator] = {}
         self._inputs: dict[str, list[Operator]] = {}
@@ -99,8 +99,7 @@ class Chain:
         for table in self._versions:
             self.tables.used(table, _WRITERS)
         self.progress = UNHEARD  # the task's own: that of the inputs whose time counts for its results
-        self.outputs: dict[str, Progress] = dict.fromkeys(self._writers, UNHEARD)
-        """The progress of each stream that the operators write, by id."""
+        self.outputs: dict[str, Progress] = dict.fromkeys(self._writers, UNHEARD)  # by stream
 
     def _connect(self, plan: ChainPlan) -> None:
         for id_ in plan.order.inputs:
@@ -538,8 +537,7 @@ class _SourceClock:
         return NEVER if highest is None else int(highest) - self._lateness
 
 
-TaskFactory = Callable[[Port, TaskMetrics, Calls], Task]
-"""Makes the task of one attempt. Results leave through the port; steps that wait make their calls through the calls."""
+TaskFactory = Callable[[Port, TaskMetrics, Calls], Task]  # its results leave through the port
 
 
 def task_factory(plan: Plan, stage: StagePlan, scope: TaskScope) -> TaskFactory:

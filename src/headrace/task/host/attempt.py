@@ -238,8 +238,7 @@ class Attempt:
         self._make_idleness = make.idleness
         self.idleness = make.idleness(self.task, monotonic_ms)
         self.settling_ms: float | None = None
-        self.used = False
-        """Whether its stores have been handed out. An unused attempt is as good as a new one."""
+        self.used = False  # its stores have been handed out; an unused one is as good as new
         self._saved: dict[SSP, SourceEntry] = {}
         self.shards: dict[SSP, Shards] = {}  # the shards of its slots in the last commit
 

@@ -26,10 +26,8 @@ from headrace.task.inputs.consumers import InputConsumers
 from headrace.task.scope import TaskScope
 from headrace.task.task import Task
 
-Resolve = Callable[[Order, SSP], Place]
-"""Finds the offsets of a startpoint; raises a ``HeadraceError`` if there are none."""
-Report = Callable[[Sequence[Outcome]], None]
-"""Reports the outcome of orders to the coordinator, and waits until the coordinator has recorded it."""
+Resolve = Callable[[Order, SSP], Place]  # raises a ``HeadraceError`` if the startpoint has no offsets
+Report = Callable[[Sequence[Outcome]], None]  # tells the coordinator, and waits until it has recorded the outcome
 _log = logger(__name__)
 
 

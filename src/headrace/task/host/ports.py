@@ -21,8 +21,7 @@ from headrace.task.state.depot import Depot
 from headrace.task.state.task_state import TaskState
 
 LETS_GO_MS = 5000.0  # how long a standby on this host has for letting go of the folder of a task that begins here
-NextGrant = Callable[[], Grant]
-"""Issues the next generation, and its startpoints; ``FencedError`` if another incarnation has taken over."""
+NextGrant = Callable[[], Grant]  # raises ``FencedError`` if another incarnation has taken over
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,7 @@ class Ports:
     pulse: Callable[[], None] = lambda: None  # called now and then during a long restore
     trim_step: int = TRIM_STEP  # the bytes of an intermediate stream to trim at once
     early_bytes_max: int = MEMORY_BYTES_MAX  # the bytes of early frames to keep in memory
-    patience_ms: float = PATIENCE_MS
-    """How long to wait for an upstream task that is late with a version that others have closed."""
+    patience_ms: float = PATIENCE_MS  # the wait for an upstream task that is late with what others have closed
 
     @classmethod
     def live(

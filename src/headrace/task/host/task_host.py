@@ -49,8 +49,7 @@ from headrace.task.task import Task
 if TYPE_CHECKING:
     from headrace.task.task import Chain
 
-REST_MS = 60_000.0
-"""How often a resting task is visited, though nothing is due: the run loop notices when the wall clock jumps."""
+REST_MS = 60_000.0  # how often a resting task is visited: the run loop notices when the wall clock jumps
 
 
 class Rest:
@@ -203,8 +202,7 @@ class Detours:
             )
 
 
-RESTART_PATIENCE_MS = 10_000.0
-"""How long a task that must start over waits for a commit, so that its readers needn't roll back with it."""
+RESTART_PATIENCE_MS = 10_000.0  # the wait for a commit before starting over, so that readers needn't roll back
 SETTLING_MS = 1000.0  # a warning reports a commit that waits longer than this for calls
 
 
@@ -258,7 +256,6 @@ class TaskHost:
         )
 
     def _start_over(self) -> None:
-        """Drop everything uncommitted."""
         if self.attempt.used:
             self.attempt.close()
             self.attempt = self._new_attempt()

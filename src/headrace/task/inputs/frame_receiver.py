@@ -129,8 +129,7 @@ class FrameReceiver:
         if self._task.specs[ssp].role is not Role.INTERMEDIATE:
             self._source(ssp, [frame.offset], [frame.payload], frame.next)
             return
-        header = _header(ssp, frame.offset, frame.payload)
-        message = _message(ssp, frame.offset, header, frame.payload)
+        header, message = _control(ssp, frame.offset, frame.payload)
         verdict = self._machine.receive(ssp, frame.offset, frame.next, header, message)
         self.positions[ssp] = frame.next
         match verdict:
@@ -193,8 +192,7 @@ class FrameReceiver:
                 waiting.append(frame)
                 size += len(frame.payload)
                 continue
-            header = _header(frame.ssp, frame.offset, frame.payload)
-            self._tell(frame.ssp, _message(frame.ssp, frame.offset, header, frame.payload))
+            self._tell(frame.ssp, _control(frame.ssp, frame.offset, frame.payload)[1])
             self._task.advance()
         if waiting:
             self._feed_rows(waiting)
@@ -203,8 +201,7 @@ class FrameReceiver:
         """Show the protocol every restore frame among records that the task has yet to receive."""
         for offset, payload in zip(records.offsets, records.payloads, strict=True):
             if payload and payload[0] == Kind.RESTORE:
-                header = _header(records.ssp, offset, payload)
-                message = _message(records.ssp, offset, header, payload)
+                header, message = _control(records.ssp, offset, payload)
                 if isinstance(message, Restore):
                     self._machine.learn(records.ssp, header, message)
 
@@ -247,8 +244,9 @@ def _header(ssp: SSP, offset: Offset, payload: bytes) -> Header:
         raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
 
 
-def _message(ssp: SSP, offset: Offset, header: Header, payload: bytes) -> ControlMessage:
+def _control(ssp: SSP, offset: Offset, payload: bytes) -> tuple[Header, ControlMessage]:
+    header = _header(ssp, offset, payload)
     try:
-        return decode_control(header.kind, body_of(payload))
+        return header, decode_control(header.kind, body_of(payload))
     except FrameError as error:
         raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error

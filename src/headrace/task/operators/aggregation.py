@@ -103,7 +103,6 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """What registers of the highest rank subtract."""
     trivial = (share <= 0.0) | (share >= 1.0)
     x = np.where(trivial, 0.5, share)
     y, z = np.ones_like(x), 1 - x
@@ -117,8 +116,7 @@ def _tau(share: Floats) -> Floats:
 
 
 # -- user aggregates ---------------------------------------------------------------------------------
-Calling = Callable[[str], AbstractContextManager[None]]
-"""Returns a context manager for calls of the user's function, whose errors then name the function."""
+Calling = Callable[[str], AbstractContextManager[None]]  # around calls of the user's function: errors then name it
 
 
 class _UserAggregate:
@@ -355,8 +353,7 @@ class Aggregation:
         self.parts: list[str] = []  # the columns of partial results
         self._folds: list[_UserAggregate] = []
         self._sums = [name for name, aggregate in aggregates if aggregate.kind == "sum"]
-        self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
-        """Some result depends on the order in which partial results are merged."""
+        self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)  # of partial results, when merged
         for number, (name, aggregate) in enumerate(aggregates):
             parts, columns = self._parts(f"__{number}", name, aggregate, rows, calling)
             self.parts += columns

@@ -32,7 +32,7 @@ from headrace.stores.keyed import KeyedRows
 from headrace.stores.runs import Runs
 from headrace.stores.tiers import Crowd, in_lots
 from headrace.task.event_time import FOREVER, NEVER
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.aggregation import TIME
 from headrace.task.operators.windows import END, ROW, SLICE, START, WindowOperator
 
@@ -42,7 +42,7 @@ _ROWS = "__rows"
 class AlignedWindow(WindowOperator):
     """Windows of one size, aligned to the epoch."""
 
-    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self._size = shape.size_ms
         self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
@@ -145,15 +145,12 @@ class AlignedWindow(WindowOperator):
 
     @property
     def _pieces(self) -> int:
-        """The largest number of windows that hold a message."""
         return -(-self._size // self._every)
 
     def _base(self, time: int) -> int:
-        """The start of the last window that holds ``time``."""
         return time - (time - self._shift) % self._every
 
     def _last_over(self, time: int) -> int | None:
-        """The start of the last window that ends by ``time``."""
         if time == NEVER:
             return None
         if time == FOREVER:
@@ -208,7 +205,7 @@ _TIME = "__time"  # when the messages of a partial result happened, where people
 class SlidingWindow(WindowOperator):
     """Windows that end with messages."""
 
-    def __init__(self, node: Node, spec: Window, shape: Sliding, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: Sliding, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self._size = shape.size_ms
         self._kept = [START, *self.keys]
@@ -259,7 +256,6 @@ class SlidingWindow(WindowOperator):
             self.time = self._runs.taken + self._size
 
     def _fire(self, bound: int) -> None:
-        """Emit the windows of all times from the previous one up to ``bound``."""
         began = self.time
         low = NEVER if began == NEVER else began - self._size + 1
         for over in in_lots(self._over(began, rows) for rows in self._runs.read_parts(low, bound)):
@@ -267,7 +263,6 @@ class SlidingWindow(WindowOperator):
             self.send(over.with_columns((pl.col(START) + 1 - self._size).alias(START), ends))
 
     def _over(self, began: int, rows: pl.DataFrame) -> pl.DataFrame:
-        """The windows of times from ``began``, from the merged rows of some keys."""
         due = rows.filter(pl.col(START) >= began)
         if not due.height:
             return due
@@ -280,14 +275,13 @@ _NUMBER = "__number"
 _TOTAL = "__total"
 _BEFORE = "__before"
 _ALL = "__all"
-_NUMBERS = {START: "from_message", END: "to_message"}
-"""What people see of a part of a window: the numbers of its messages, from 0; the end is exclusive."""
+_NUMBERS = {START: "from_message", END: "to_message"}  # of messages, from 0; the end is exclusive
 
 
 class CountedWindow(WindowOperator):
     """The last ``size`` messages of a key, every ``every`` messages."""
 
-    def __init__(self, node: Node, spec: Window, shape: CountWindow, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: CountWindow, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self._size, self._every = shape.size, shape.every
         within, shift = shape.size % shape.every, -shape.size % shape.every

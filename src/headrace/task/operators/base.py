@@ -38,7 +38,7 @@ from headrace.rows.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.task.calls import Calls
 from headrace.task.event_time import NEVER
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.scope import AtWork, Done, Placing
 from headrace.task.tables import TaskTables
 
@@ -215,8 +215,7 @@ RAISED: tuple[type[BaseException], ...] = (
     pl.exceptions.PanicException,
 )
 """What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
-UNCOMPUTABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What Polars raises when it can't compute an expression. A panic isn't an ``Exception``."""
+UNCOMPUTABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # a panic isn't an ``Exception``
 
 
 class Port(Protocol):
@@ -236,19 +235,16 @@ class Operator:
     its results is late."""
 
     delay_ms = 0
-    tap: Tap | None = None
-    """Set while a user peeks at its incoming rows. Any thread may set it; the run loop removes it."""
+    tap: Tap | None = None  # set by any thread while a user peeks at its incoming rows
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}  # by side output the operators that take it
-        self.kept: Placing | None = None
-        """The key that its results must have unchanged, and ``number``, the partition and task to which it belongs."""
+        self.kept: Placing | None = None  # which its results must have unchanged, to belong to ``number``
         self.number = 0
         self.hand_on: HandOn | None = None  # set where flows of one input meet
-        self.takes_single = False
-        """It takes one row at a time, because otherwise the places of its results wouldn't be known."""
+        self.takes_single = False  # one row at a time: else the places of its results wouldn't be known
         self.ranks: npt.NDArray[np.int64] | None = None  # see ``rank``
         self.emits_single = False  # what it emits goes on one row at a time
         self.provenance = Provenance()  # where the rows that it processes come from; shared by all operators of a task
@@ -429,13 +425,11 @@ class BuildContext:
     """The chain creates one for each node; operators take their dependencies from it."""
 
     port: Port
-    counters: Counters
+    counters: TaskMetrics
     calls: Calls
     tables: TaskTables
     inputs: tuple[Schema, ...]  # the schemas of its inputs
     needed: tuple[str, ...] | None = None  # the columns of its results that others need; None: all
     takes_partials: bool = False  # a window: its input is partial results, made before the shuffle
-    target_key: tuple[str, ...] = ()
-    """A ``send_to``: the key by which rows are replaced in the table or output that it writes; empty if they aren't."""
-    partials_of: Node | None = None
-    """A ``partition_by``: the window whose partial results it writes instead of messages."""
+    target_key: tuple[str, ...] = ()  # of a ``send_to``: by which rows are replaced in what it writes
+    partials_of: Node | None = None  # of a ``partition_by``: the window whose partial results it writes

@@ -47,13 +47,12 @@ from headrace.rows.schema import Schema
 from headrace.rows.text import encode_lines
 from headrace.task.calls import Done, Lane, ReorderQueue, Tally
 from headrace.task.event_time import NEVER
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import RAISED, BuildContext, Operator, Origin, ProvenanceSnapshot
 
 _YES_OR_NO = (bool, np.bool_)
 _ROWS = (GeneratorType, list, tuple)
-_NO_ROWS = (Mapping, str, bytes, pl.DataFrame, pl.LazyFrame, pl.Series)
-"""What can be iterated over, or be empty, without being rows."""
+_NO_ROWS = (Mapping, str, bytes, pl.DataFrame, pl.LazyFrame, pl.Series)  # iterable or empty, without being rows
 _UNSEEN = (pl.DataFrame, pl.LazyFrame)
 
 
@@ -88,7 +87,6 @@ def _slip_in(result: object) -> str | None:
 
 
 def _rows_in(function: object, result: Any) -> Iterable[Any]:
-    """The rows that a call for ``flat_map`` returned."""
     if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
         hint = "return a list of rows, [] for none"
         raise WrongResult(function, result, "rows", f"{hint}; .to_dicts() makes one of a DataFrame")
@@ -200,7 +198,7 @@ class RowFailure:
 class FailurePolicy:
     """The policy of one step."""
 
-    def __init__(self, operator: Operator, on_error: OnError, counters: Counters) -> None:
+    def __init__(self, operator: Operator, on_error: OnError, counters: TaskMetrics) -> None:
         self.stops = on_error == "fail"  # the first failure stops the task, so later rows need not be tried
         self._operator = operator
         self._on_error = on_error
@@ -481,7 +479,7 @@ _COUNTED = {"calls": "calls", "ms": "call_ms", "retries": "call_retries", "timeo
 class LaneCounts:
     """Adds the activity of a lane to the task's counters."""
 
-    def __init__(self, lane: Lane[Any], counters: Counters) -> None:
+    def __init__(self, lane: Lane[Any], counters: TaskMetrics) -> None:
         self._lane = lane
         self._counters = counters
         self._counted = Tally()
@@ -554,8 +552,6 @@ class WaitingOperator(Operator, Generic[Result]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """Rows that were taken together, and their origin."""
-
     rows: pl.DataFrame
     where: ProvenanceSnapshot
 

@@ -29,8 +29,7 @@ from headrace.task.event_time import FOREVER, NEVER, StepTime, is_whole_ms, rest
 from headrace.task.operators.base import BuildContext, Operator
 from headrace.task.operators.joins import result_names
 
-_ID = "__id"
-"""Counts messages as they arrive. Other keys may have the same number: their messages may come from another task."""
+_ID = "__id"  # counts messages as they arrive; those of other keys may have the same, from other tasks
 _SLACK_MIN_MS = 1000
 
 
@@ -198,8 +197,7 @@ class JoinSide(Operator):
         self._watermark = NEVER
         self._passed = NEVER
         self._next_id = 0
-        self._latest = 0, np.empty(0, np.int64)
-        """The first id of the latest batch, and the ranks of its messages in the order of ids."""
+        self._latest = 0, np.empty(0, np.int64)  # the first id of the latest batch, and its ranks in the order of ids
 
     @override
     def stores(self) -> Sequence[StateStore]:

@@ -244,8 +244,6 @@ class _LatestSide(Operator):
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Rows that wait for the rows of their keys."""
-
     place: int
     rows: pl.DataFrame
     keys: pl.DataFrame

@@ -37,7 +37,7 @@ from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.tiers import in_lots
 from headrace.task.event_time import FOREVER, NEVER
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.aggregation import TIME
 from headrace.task.operators.aligned_windows import AlignedWindow, CountedWindow, SlidingWindow
 from headrace.task.operators.base import BuildContext
@@ -60,14 +60,13 @@ from headrace.task.operators.windows import (
 
 _ALL_BEFORE = 1 << 62  # more than any number of panes
 Conform = Callable[[pl.DataFrame], pl.DataFrame]  # gives rows of the state the columns that they have now
-Assigned = tuple[pl.DataFrame, pl.DataFrame | None]
-"""Messages with their windows, ``START`` and ``END``; and the rows of those keys and windows, taken from the state."""
+Assigned = tuple[pl.DataFrame, pl.DataFrame | None]  # with ``START`` and ``END``; and their rows of the state
 
 
 class KeyedWindow(WindowOperator):
     """One row of state per key and window. Subclasses assign messages to windows."""
 
-    def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self.delay_ms = spec.lateness_ms
         self._panes = Panes(spec)
@@ -236,7 +235,7 @@ class KeyedWindow(WindowOperator):
 class AssignedWindow(KeyedWindow):
     """Windows of one size, aligned to the epoch."""
 
-    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self._size = shape.size_ms
         every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
@@ -278,7 +277,7 @@ class SessionWindow(KeyedWindow):
 
     order = (END, START)
 
-    def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: Session, counters: TaskMetrics) -> None:
         super().__init__(node, spec, counters)
         self._gap = shape.gap_ms
 
@@ -338,7 +337,6 @@ class SessionWindow(KeyedWindow):
         self.put_back(self._merged([spans] if before is None else [before, spans], self._group))
 
     def _joined(self, rows: pl.DataFrame) -> Assigned:
-        """Messages or spans with the bounds of their sessions; and those sessions, taken from the state."""
         before = self.store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
         spans = [rows.select(self._group)]
         if before is not None:
@@ -352,7 +350,6 @@ class SessionWindow(KeyedWindow):
         return rows, before
 
     def _sessions(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """For each span, in the given order, the bounds of its session."""
         ordered = sort_rows(spans.with_row_index(_PLACE), [*self.keys, START])
         key = ordered.select(pl.struct(self.keys).rle_id() if self.keys else pl.repeat(0, pl.len())).to_series()
         # The latest end of a key so far, as its rank among all ends. A running maximum of ranks that restarts at each
@@ -377,7 +374,7 @@ def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOpera
     return window
 
 
-def window_operator(node: Node, spec: Window, counters: Counters) -> WindowOperator:
+def window_operator(node: Node, spec: Window, counters: TaskMetrics) -> WindowOperator:
     """The operator for a window, also to ``combine`` messages for it: ``plan.passes`` says for which."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:

@@ -51,7 +51,7 @@ from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.records import RecordStore
 from headrace.task.event_time import NEVER
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import RAISED, BuildContext, Operator
 from headrace.task.operators.functions import FailurePolicy, RowFailure, WrongResult, mean_nothing, users_line
 from headrace.task.operators.timers import TIME_MAX, Timers, identity_of, named
@@ -60,8 +60,6 @@ from headrace.task.tables import Sweeper
 
 
 class _Sent:
-    """What was sent to one output and has not been emitted."""
-
     def __init__(self, output: str, schema: Schema) -> None:
         self.output = output
         self._schema = schema
@@ -70,11 +68,8 @@ class _Sent:
         """For each row that might not fit, the code that has sent it and the instruction there: it is faster than
         lines."""
         self._frames: list[pl.DataFrame] = []  # what was sent before the rows in ``_columns``
-        self._trial: tuple[int, int] | None = None
-        """The numbers of frames, and of rows in ``_columns``, when the trial began."""
-        self.append = _appending(schema.columns, self._columns)
-        """Adds a dict, and returns whether it surely fits: if not, call ``doubt``. Raises ``KeyError``, without any
-        effect, if a column is missing or the dict has another key."""
+        self._trial: tuple[int, int] | None = None  # numbers of frames and of rows when the trial began
+        self.append = _appending(schema.columns, self._columns)  # whether a dict surely fits: if not, call ``doubt``
 
     @property
     def waiting(self) -> bool:
@@ -118,7 +113,6 @@ class _Sent:
         self._trial = len(self._frames), len(self._columns[0])
 
     def end_trial(self, *, keep: bool) -> None:
-        """Keep or drop what was sent since the trial began."""
         trial, self._trial = self._trial, None
         if trial is not None and not keep:
             frames, rows = trial
@@ -130,7 +124,6 @@ class _Sent:
             del column[rows:]
 
     def _freeze(self, rows: int | None = None) -> None:
-        """Make a frame of all rows in ``_columns``, or of the first ones."""
         if not self._columns[0]:
             return
         columns, places = [column[:rows] for column in self._columns], dict(self._places)
@@ -177,7 +170,7 @@ _AXES = ("event", "processing")
 class _TaskPort(TaskContext):
     """The ``Out`` of all calls of one task; ``init`` gets it as its ``TaskContext``."""
 
-    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskOperator, counters: Counters) -> None:
+    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskOperator, counters: TaskMetrics) -> None:
         self._timers = timers
         self._time = time
         self._timed = spec.timed
@@ -193,8 +186,7 @@ class _TaskPort(TaskContext):
         self.wants_commit = False
         self.wants_shutdown = False
         self._open = False
-        self._appending: Mapping[str, Callable[[dict[str, Any]], bool]] = {}
-        """``Sent.append`` of the outputs, while a call may send."""
+        self._appending: Mapping[str, Callable[[dict[str, Any]], bool]] = {}  # while a call may send
 
     @property
     @override

@@ -330,7 +330,6 @@ class Meetings:
 
 
 def _not_last(keys: pl.DataFrame) -> Indexes:
-    """For each row 0 if it is the last of its key, and otherwise 1."""
     numbers = keys.with_row_index("__number").unique(keys.columns, keep="last")["__number"].to_numpy()
     later = np.ones(keys.height, np.int64)
     later[numbers] = 0

@@ -32,7 +32,7 @@ from headrace.rows.hashing import hash_rows
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 from headrace.task.event_time import FOREVER, NEVER, StepTime
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import UNCOMPUTABLE, BuildContext, Numbers, Operator
 from headrace.task.operators.keyed_windows import window_operator
 
@@ -74,8 +74,7 @@ class ProjectOperator(Operator):
         plain = not spec.keep and all(expression.meta.is_column() for expression in spec.exprs)
         self._taken = [expression.meta.output_name() for expression in spec.exprs] if plain else None
         """The names of the columns that it takes as they are; None if it computes any."""
-        self._bounded: list[str] | None = None
-        """The columns that it computes and that hold dates, times, durations or decimals."""
+        self._bounded: list[str] | None = None  # what it computes and can hold too much, by ``is_bounded``
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -100,7 +99,6 @@ def _taken(rows: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 
 
 def _where(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """The rows for which the mask is true. With few rows that is often all or none."""
     if mask.all(ignore_nulls=False):
         return rows
     return rows_where(rows, mask) if mask.any() else rows.clear()
@@ -140,7 +138,7 @@ class SendOperator(Operator):
 class _CombineOperator(Operator):
     """Turns messages into partial results of a window, before the ``partition_by`` that writes them."""
 
-    def __init__(self, window: Node, counters: Counters) -> None:
+    def __init__(self, window: Node, counters: TaskMetrics) -> None:
         super().__init__(window)
         assert isinstance(window.operator, Window), f"step {window.id!r} isn't a window"
         self._window = window_operator(window, window.operator, counters)

@@ -104,7 +104,6 @@ class _TimerContents(Contents):
         return readable(pl.DataFrame(found, columns, orient="row"))
 
     def _values(self, share: Share, key: Any, types: Mapping[str, pl.DataType]) -> tuple[Any, ...]:
-        """The values of the columns in the key of a timer: a tuple if there are several, as ``set_timer`` takes it."""
         parts = key if isinstance(key, tuple) and len(types) != 1 else (key,)
         if len(parts) != len(types) or not all(map(_fits, parts, types.values())):
             wanted = ", ".join(f"{name}: {dtype}" for name, dtype in types.items())
@@ -137,8 +136,7 @@ class _Axis:
         self._by_identity = by_identity
         self._head_max = head_max
         self._head: list[tuple[int, bytes]] = []
-        self._horizon: tuple[int, bytes] | None = (-1, b"")
-        """The last entry that was read: all entries up to it are in the heap. None: all entries are."""
+        self._horizon: tuple[int, bytes] | None = (-1, b"")  # up to here all entries are in the heap; None: all are
 
     def set(self, identity: bytes, at: int) -> None:
         before = self.time_of(identity)

@@ -33,7 +33,7 @@ from headrace.rows.pieces import sort_rows
 from headrace.stores import pieces
 from headrace.stores.base import readable
 from headrace.task.event_time import FOREVER, NEVER, StepTime, from_ms, is_whole_ms
-from headrace.task.metrics import Counters
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.aggregation import TIME, Aggregation
 from headrace.task.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.task.operators.functions import WrongResult, users_line
@@ -48,10 +48,9 @@ class WindowOperator(Operator):
     """A window step of one task. Subclasses take messages, and emit results when time advances."""
 
     combined = False  # its input is partial results, made before the shuffle by ``combine``
-    order: ClassVar[Sequence[str]] = (START,)
-    """Results in the order of these columns are in the order in which windows end."""
+    order: ClassVar[Sequence[str]] = (START,)  # results in this order are in that of the windows' ends
 
-    def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, counters: TaskMetrics) -> None:
         super().__init__(node)
         schema = node.schema
         assert schema is not None, "a window node has an output schema"
@@ -269,13 +268,11 @@ class Panes:
         self._early = _alternatives(spec.early, clock=spec.axis == "processing")
         self._late = _alternatives(spec.late, clock=spec.axis == "processing")
         waits = [d for a in (*self._early, *self._late) for d in a.deadlines]
-        self.clocked = any(deadline.processing for deadline in waits)
-        """A trigger uses the wall clock, in a window over event time."""
+        self.clocked = any(deadline.processing for deadline in waits)  # though the window is over event time
         self.soonest = min((d.ms for d in waits if not d.processing and d.since != "tick"), default=None)
         """How long after a message's time its pane can be due by event time."""
         self.early_limits, self.late_limits = _limits(self._early), _limits(self._late)
-        self.counted = self.early_limits != (None, None) or self.late_limits != (None, None)
-        """A trigger counts messages."""
+        self.counted = self.early_limits != (None, None) or self.late_limits != (None, None)  # messages
         self.of: list[pl.Expr] = [pl.len().cast(pl.Int64).alias(NUMBER)]
         self.merge: list[pl.Expr] = [pl.col(NUMBER).sum()]
         self._reset: list[pl.Expr] = [pl.lit(0, pl.Int64).alias(NUMBER)]

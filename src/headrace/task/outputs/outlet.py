@@ -39,8 +39,7 @@ from headrace.task.metrics import TaskMetrics
 from headrace.task.outputs.publisher import Publisher
 from headrace.task.scope import Every, TaskScope, watermark_interval_ms
 
-FRAME_ROWS_MAX = 1 << 16
-"""The largest frame. A reader takes whole frames, so its memory is bounded only if they are."""
+FRAME_ROWS_MAX = 1 << 16  # a reader takes whole frames, so its memory is bounded only if they are
 Stamp = Callable[[StreamId, int, Kind], Header]  # gives the header of the next frame to a partition
 
 
@@ -54,10 +53,8 @@ class Outlet:
     _publisher: Publisher
     _stamp: Stamp
     _metrics: TaskMetrics
-    written: set[str] = field(default_factory=set)
-    """The streams to which rows have been written. Announcing that a stream is idle removes it."""
-    before_rows: dict[str, ControlMessage] = field(default_factory=dict)
-    """What has to be said in a stream before the next rows: that it isn't idle any more."""
+    written: set[str] = field(default_factory=set)  # streams with rows since they were said to be idle
+    before_rows: dict[str, ControlMessage] = field(default_factory=dict)  # to say first: the stream isn't idle
     silent: bool = False  # nothing that leaves the app is written
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:

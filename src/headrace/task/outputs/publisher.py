@@ -36,8 +36,7 @@ from headrace.task.connections import Connections
 from headrace.task.operators.functions import users_line
 from headrace.task.scope import TaskScope
 
-Written = Callable[[str, pl.DataFrame, pl.DataFrame | None], None]
-"""Receives rows of a table that have been written, and the deleted keys."""
+Written = Callable[[str, pl.DataFrame, pl.DataFrame | None], None]  # a table, its written rows, its deleted keys
 _Way = Literal["write", "delete"]
 
 
@@ -268,8 +267,6 @@ class Publisher:
 
 
 class _Output:
-    """One output of the task: its outbox, its target, what is known of the target's position."""
-
     calling = False
 
     def __init__(

@@ -21,13 +21,27 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.protocol.changelog import ReplayStep
 from headrace.protocol.machine import ProtocolMachine
-from headrace.systems.base import Edge, Records, next_polled, polled_to
+from headrace.systems.base import Edge, Polled, Records, next_polled, polled_to
 from headrace.systems.registry import SystemSpec
 from headrace.task.connections import Connections
 from headrace.task.scope import Pause, Steps
 from headrace.task.state.task_state import TaskState
 
 _READ_BYTES = 8 << 20
+
+
+def records_in(polled: Polled, end: Offset | None = None) -> Iterator[tuple[Offset, Header, memoryview]]:
+    """The records that were polled of a changelog, up to ``end``."""
+    if not isinstance(polled, Records):
+        raise CorruptLogError(f"{polled.ssp}: a changelog can't end or hold rows, this one does")
+    for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
+        if end is not None and offset >= end:
+            return
+        try:
+            header = decode_header(payload)
+        except FrameError as error:
+            raise CorruptLogError(f"{polled.ssp} at offset {offset}: {error.message}", hint=error.hint) from error
+        yield offset, header, body_of(payload)
 
 
 class ChangelogPartition:
@@ -54,12 +68,7 @@ class ChangelogPartition:
         consumer = self._consumer
         consumer.register(self.ssp, Edge.OLDEST if start is None else start)
         for polled in polled_to(consumer, self.ssp, end, _READ_BYTES):
-            if not isinstance(polled, Records):
-                raise CorruptLogError(f"{self.ssp}: a changelog can't end or hold rows, this one does")
-            for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
-                if offset >= end:
-                    return
-                yield offset, self._header(offset, payload), body_of(payload)
+            yield from records_in(polled, end)
 
     def header_at(self, offset: Offset) -> Header | None:
         """The header of the record that begins at ``offset``; None if none begins there, or it was trimmed."""
@@ -70,14 +79,8 @@ class ChangelogPartition:
             return None
         for polled in found:
             if isinstance(polled, Records) and polled.offsets[0] == offset:
-                return self._header(offset, polled.payloads[0])
+                return next(records_in(polled))[1]
         return None
-
-    def _header(self, offset: Offset, payload: bytes) -> Header:
-        try:
-            return decode_header(payload)
-        except FrameError as error:
-            raise CorruptLogError(f"{self.ssp} at offset {offset}: {error.message}", hint=error.hint) from error
 
     def trim(self, commit: Offset) -> None:
         """Give up what is before a commit that a snapshot holds."""

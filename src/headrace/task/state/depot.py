@@ -298,8 +298,7 @@ class RemoteSnapshots:
         self._fruitless = 0
         self._looked = False
         self._histories = 0  # how many changelogs there have been that didn't fit
-        self.pending: set[str] = set()
-        """The names of snapshots that wait to be sent, or are being sent: their folders are needed."""
+        self.pending: set[str] = set()  # snapshots that wait to be sent or are: their folders are needed
 
     def fetched(self, above: Offset) -> bool:
         """False while the newest snapshot above this offset is looked for or fetched, which the first call begins."""
@@ -421,8 +420,6 @@ class RemoteSnapshots:
 
 
 class _ToDisk(Receiver):
-    """Builds a folder from the fetched files."""
-
     def __init__(self, disk: Disk, snapshots: Path) -> None:
         self._disk = disk
         self._snapshots = snapshots
