@@ -20,7 +20,7 @@ from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.rows.given import concat_rows
 from headrace.rows.pieces import TIME, Piece
 from headrace.systems.registry import SystemSpec
-from headrace.task.batch import COUNTED, LEFT, Left, Reading, Seam, counts_in, fed, left_in, mapped
+from headrace.task.batch import COUNTED, LEFT, FedTask, Left, Reading, Seam, counts_in, fed, left_in, mapped
 from headrace.task.connections import Connections
 from headrace.task.metrics import TaskMetrics
 
@@ -75,7 +75,8 @@ class InProcess:
     def leave(self, stage: StagePlan, task: TaskPlan) -> None:
         """Have a task whose sources come from elsewhere leave what it has without them."""
         folder = self._folder / f"{task.name.stage}-{task.name.number}"
-        for piece in mapped(self._plan, stage, task, (), self._reading, folder, self._now_ms, self._seam):
+        run = FedTask(self._plan, stage, task, folder, self._now_ms, seam=self._seam)
+        for piece in mapped(run, (), self._reading):
             if piece.stream == LEFT:
                 self.left[task.name] = left_in(piece)
 
@@ -83,12 +84,13 @@ class InProcess:
         order, ranks = order_of(self._plan, stage), ranks_of(self._plan, stage)
         for task in stage.tasks:
             folder = self._folder / f"{task.name.stage}-{task.name.number}"
+            run = FedTask(self._plan, stage, task, folder, self._now_ms, seam=self._seam)
             sources = [ssp for ssp in task.inputs if not self._plan.streams[self._streams[ssp]].writers]
             if not order.timed and len(sources) == len(task.inputs):
-                written = mapped(self._plan, stage, task, sources, self._reading, folder, self._now_ms, self._seam)
+                written = mapped(run, sources, self._reading)
             else:
                 pieces = in_order([*self._between(task.name, stage), *self._read(sources)], ranks)
-                written = fed(self._plan, stage, task, pieces, order, folder, self._now_ms, self._seam)
+                written = fed(run, pieces, order)
             for piece in written:
                 if piece.stream == LEFT:
                     self.left[task.name] = left_in(piece)

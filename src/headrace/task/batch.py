@@ -428,6 +428,7 @@ class FedTask:
         given = {} if seam is None else seam.given
         self._said: dict[SSP, list[Said]] = {ssp: [given[ssp]] for ssp in self.scope.specs if ssp in given}
         self._slack = slack_of(plan, stage)
+        self.ranks = ranks_of(plan, stage)
         self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
         self._since_spill = 0
         folders = StateFolders(folder / "state", folder / "snapshots")
@@ -555,9 +556,7 @@ class FedTask:
         self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
         for stream in self.scope.downstream:
             said = Said(
-                progress=self.task.outputs.get(stream.spec.id, NOTHING),
-                task=kept.task,
-                tasks=self.scope.task_count,
+                progress=self.task.outputs.get(stream.spec.id, NOTHING), task=kept.task, tasks=self.scope.task_count
             )
             for partition in range(stream.partitions):
                 yield _note(stream.spec.id, partition, kept.task, said)
@@ -599,21 +598,11 @@ class FedTask:
         )
 
 
-def fed(
-    plan: Plan,
-    stage: StagePlan,
-    task: TaskPlan,
-    pieces: Iterable[Piece],
-    order: BatchOrder,
-    folder: Path,
-    now_ms: int,
-    seam: Seam | None = None,
-) -> Iterator[Piece]:
+def fed(run: FedTask, pieces: Iterable[Piece], order: BatchOrder) -> Iterator[Piece]:
     """Run one task over the pieces of its inputs, which are sorted; yields the pieces that it writes."""
-    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
+    with run:
         ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
-        ranks = ranks_of(plan, stage)
-        merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
+        merging = Merging(order, {ssp: run.ranks[spec.id] for ssp, spec in run.scope.specs.items()})
         for piece in pieces:
             if (known := ssps.get((piece.stream, piece.partition))) is not None:
                 if not piece.rows:
@@ -626,18 +615,9 @@ def fed(
         yield from run.finish()
 
 
-def mapped(
-    plan: Plan,
-    stage: StagePlan,
-    task: TaskPlan,
-    ssps: Iterable[SSP],
-    reading: Reading,
-    folder: Path,
-    now_ms: int,
-    seam: Seam | None = None,
-) -> Iterator[Piece]:
-    """Run a stage that needs no order over some partitions of its sources, as they are read."""
-    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
+def mapped(run: FedTask, ssps: Iterable[SSP], reading: Reading) -> Iterator[Piece]:
+    """Run a task that needs no order over some partitions of its sources, as they are read."""
+    with run:
         for ssp in ssps:
             yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))
             run.hear(ssp, reading.said(ssp, run.task.times[ssp].progress.watermark))

@@ -143,7 +143,7 @@ def _map_sources(
             task = stage.tasks[n]
             ssps = [ssp for ssp in task.inputs if ssp.stream not in others]
             home, now_ms = Path(folder) / str(n), payload.now_ms
-            yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
+            yield from mapped(FedTask(payload.plan, stage, task, home, now_ms, seam=payload.seam), ssps, reading)
 
 
 def _run_task(stage_name: str, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
@@ -156,7 +156,8 @@ def _run_task(stage_name: str, payload: BatchPayload, number: int, tables: Table
     task = stage.tasks[next(pieces).partition]
     order = batch_order_of(payload.plan, stage)
     with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
-        yield from fed(payload.plan, stage, task, pieces, order, Path(folder), payload.now_ms, payload.seam)
+        run = FedTask(payload.plan, stage, task, Path(folder), payload.now_ms, seam=payload.seam)
+        yield from fed(run, pieces, order)
 
 
 def _read_rows(

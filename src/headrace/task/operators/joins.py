@@ -48,7 +48,7 @@ from headrace.task.tables import PendingLookup, Sweeper
 FOUND = "__found"
 
 
-def _look_up(table: RowTable, keys: pl.DataFrame) -> pl.DataFrame:
+def look_up(table: RowTable, keys: pl.DataFrame) -> pl.DataFrame:
     """``keys`` with the columns of their rows and ``FOUND``. Each distinct key is read once: messages share keys."""
     distinct = keys.unique()
     found = pl.concat([distinct, table.get_rows(distinct, found=FOUND)], how="horizontal")
@@ -201,7 +201,7 @@ class LatestJoinOperator(Operator):
             raise UsageError(f"join {self.node.id!r} got messages before the wall clock was set")
         self._sweeper.tell_time(self.now_ms)
         other = self._left if side is self._right else self._right
-        found = _look_up(other.table, rows.select(side.keys))
+        found = look_up(other.table, rows.select(side.keys))
         joined = pl.concat([side.named(rows), other.named(found.drop(side.keys))], how="horizontal")
         if side.alone:
             self.provenance.became(lambda: range(rows.height))
@@ -217,13 +217,7 @@ class _LatestSide(Operator):
     """One input of a join, with the latest message of each of its keys."""
 
     def __init__(
-        self,
-        join: LatestJoinOperator,
-        name: str,
-        schema: Schema,
-        spec: LatestJoin,
-        names: dict[str, str],
-        alone: bool,
+        self, join: LatestJoinOperator, name: str, schema: Schema, spec: LatestJoin, names: dict[str, str], alone: bool
     ) -> None:
         """``names``: what its columns are called in the results. ``alone``: messages without a partner leave, too."""
         super().__init__(join.node)
@@ -387,6 +381,6 @@ class _TableLookup(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        joined, numbers = self._columns.joined(rows, _look_up(self._table, rows.select(self._columns.keys)))
+        joined, numbers = self._columns.joined(rows, look_up(self._table, rows.select(self._columns.keys)))
         self.provenance.became(lambda: numbers)
         self.emit(joined)

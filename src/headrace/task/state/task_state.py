@@ -328,13 +328,17 @@ class TaskState:
             case ReplayStep.APPLY:
                 self.apply(local)
             case ReplayStep.FORGET:
-                self._held.clear()  # it never happened
+                self.forget()
+
+    def forget(self) -> None:
+        """Drop what is held: it never happened."""
+        self._held.clear()
 
     def apply(self, local: LocalCheckpoint | None) -> None:
         """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
             store = self._stores.get(change.store)
-            if store is None and any(change.store == n or change.store.startswith(f"{n}.") for n in self._dropped):
+            if store is None and self._is_dropped(change.store):
                 continue
             if store is None:
                 raise CorruptLogError(
@@ -349,6 +353,9 @@ class TaskState:
             if self._database is not None:
                 self._database.begin_rebuilding()
             self._settle(local)
+
+    def _is_dropped(self, name: str) -> bool:
+        return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
         """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
