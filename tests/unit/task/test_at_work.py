@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
@@ -37,14 +39,16 @@ def test_each_message_of_a_batch_counts(kind: str, monkeypatch: pytest.MonkeyPat
     """Another thread reads that; here it is the function itself."""
     begun: list[Work] = []
     seen: list[int] = []
-    original = AtWork.begin
+    original = AtWork.call
 
-    def begin(self: AtWork, *args: Any) -> None:
-        original(self, *args)
-        if self.now is not None:
-            begun.append(self.now)
+    @contextmanager
+    def call(self: AtWork, *args: Any) -> Iterator[None]:
+        with original(self, *args):
+            if self.now is not None:
+                begun.append(self.now)
+            yield
 
-    monkeypatch.setattr(AtWork, "begin", begin)
+    monkeypatch.setattr(AtWork, "call", call)
 
     def look(row: Any) -> Any:
         seen.append(begun[-1].done())
