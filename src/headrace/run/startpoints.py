@@ -360,7 +360,12 @@ class Startpoints:
         SetAnswer
             Its ``moves`` say for each partition and task from where to where, its ``notes`` what else to know.
         """
-        return self._set(input, startpoint, partition, task, apply=apply, note=note)
+        point = as_startpoint(startpoint)
+        return self._send(
+            SetStartpoint(
+                input=input, partition=partition, task=task, startpoint=point, by=_me(), note=note, apply=apply
+            )
+        )
 
     def preview(
         self,
@@ -387,7 +392,10 @@ class Startpoints:
         -------
         SetAnswer
         """
-        return self._set(input, startpoint, partition, task, dry_run=True)
+        point = as_startpoint(startpoint)
+        return self._send(
+            SetStartpoint(input=input, partition=partition, task=task, startpoint=point, by=_me(), dry_run=True)
+        )
 
     def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
         """Return the startpoints that wait or are being applied, each with its state.
@@ -456,36 +464,16 @@ class Startpoints:
         with self._service() as service:
             return frozenset(one.kept_as for one in service.inputs.named(input))
 
-    def _set(
-        self,
-        input_: str,
-        startpoint: Startpoint | CustomStartpoint,
-        partition: int | None,
-        task: str | None,
-        *,
-        apply: bool = False,
-        dry_run: bool = False,
-        note: str = "",
-    ) -> SetAnswer:
-        request = SetStartpoint(
-            input=input_,
-            partition=partition,
-            task=task,
-            startpoint=as_startpoint(startpoint),
-            by=_me(),
-            note=note,
-            apply=apply,
-            dry_run=dry_run,
-        )
+    def _send(self, request: SetStartpoint) -> SetAnswer:
         addresses = self._running()
         if not addresses:
-            if apply:
+            if request.apply:
                 raise self._not_running()
             with self._service() as service:
                 return service.set(request)
         with closing(addresses[0].client()) as client:
             answer = client.set_startpoint(request)
-        if apply and not dry_run and len(addresses) > 1:
+        if request.apply and len(addresses) > 1:
             restarted = (*answer.restarted, *_apply(addresses[1:]).restarted)
             answer = msgspec.structs.replace(answer, restarted=restarted)
         return answer
