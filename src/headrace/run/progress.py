@@ -30,15 +30,10 @@ Progress = Callable[[AppStatus], None]
 class ProgressLine:
     """Takes snapshots at any rate and prints one when it is time. ``close`` leaves the last line where it is."""
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        interval_s: float = PLAIN_INTERVAL_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
-        self._interval_s = TERMINAL_INTERVAL_S if self._terminal else interval_s
+        self._interval_s = TERMINAL_INTERVAL_S if self._terminal else PLAIN_INTERVAL_S
         self._clock = clock
         self._printed_at: float | None = None
         self._last: AppStatus | None = None
@@ -101,7 +96,7 @@ class NotebookLine(ProgressLine):
     """The line in the output of a notebook's cell: the one that is executed when this is made."""
 
     def __init__(self) -> None:
-        super().__init__(interval_s=NOTEBOOK_INTERVAL_S)
+        super().__init__()
         self._terminal, self._interval_s = False, NOTEBOOK_INTERVAL_S
         display = import_module("IPython.display").display
         self._display: Any = display({"text/plain": ""}, raw=True, display_id=True)

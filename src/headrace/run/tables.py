@@ -139,8 +139,6 @@ class AnswerThread(WorkerThread):
         self._container, self._incarnation = container, incarnation
         self._answers = answers
         self._throttle = Throttle(_log)
-        self.failures = 0
-        """How many times the coordinator couldn't be reached."""
 
     @classmethod
     def over(cls, client: CoordinatorClient, container: int, incarnation: str, answers: TableAnswers) -> AnswerThread:
@@ -169,7 +167,6 @@ class AnswerThread(WorkerThread):
             except HeadraceError as error:
                 # The coordinator asks again for the answer, if there was one.
                 answer = None
-                self.failures += 1
                 if self.closing.is_set():
                     return  # the call was cut off by ``close``
                 self._throttle.warning(

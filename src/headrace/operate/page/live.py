@@ -38,7 +38,7 @@ from typing_extensions import override
 from headrace.coordinator.listener import EventStream, Response, Visit
 from headrace.coordinator.messages import AppStatus, PagesStatus
 from headrace.coordinator.watchers import WatchedRun, Watcher
-from headrace.core.clock import Clock, WallClock
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.log import Throttle, logger
 from headrace.core.worker import RepeatedStep
@@ -349,12 +349,12 @@ _log = logger(__name__)
 class LivePage:
     """The contents of an app's pages. Only one thread calls ``look``."""
 
-    def __init__(self, plan: RenderedPlan, clock: Clock | None = None, *, peek: bool = False) -> None:
+    def __init__(self, plan: RenderedPlan, *, peek: bool = False) -> None:
         """``peek``: the app allows to show messages."""
         self.desk = Desk(peek=peek)
         self._plan = plan
         self._facts = PlanFacts.of(plan)
-        self._clock = clock or WallClock()
+        self._clock = WallClock()
         self._history = History()
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
@@ -484,10 +484,10 @@ def _app(one: Deployed) -> Document:
 class Overview(RepeatedStep):
     """Checks all apps repeatedly, and feeds the page; ``found`` asks them."""
 
-    def __init__(self, place: str, found: Callable[[], Sequence[Deployed]], clock: Clock | None = None) -> None:
+    def __init__(self, place: str, found: Callable[[], Sequence[Deployed]]) -> None:
         super().__init__("headrace-overview", OVERVIEW_EVERY_S)
         self._place, self._found = place, found
-        self._clock = clock or WallClock()
+        self._clock = WallClock()
         self._throttle = Throttle(_log)
         self.feed = Feed(lambda document: {"view": document})
         self.step()
