@@ -413,7 +413,7 @@ def test_new_partitions_are_noticed(broker: Broker, opened: Callable[..., Reader
 def test_a_topic_that_is_not_there_is_named_with_others_like_it(broker: Broker) -> None:
     topic = Topic(broker, name="page-views")
     with pytest.raises(StreamNotFoundError) as error:
-        system_of(topic).admin()._topics.partitions("page-view")
+        system_of(topic).admin()._topics.describe("page-view")
     assert "there is no topic 'page-view'" in error.value.message
     assert error.value.hint == "did you mean 'page-views'?"
     topic.delete()

@@ -76,18 +76,12 @@ class DeltaClient:
     def create(self, columns: Mapping[str, pl.DataType], partition_by: Sequence[str]) -> None:
         """Create the table. Does nothing if another program has created it meanwhile."""
         with self._translating():
-            schema = Schema.from_arrow(pl.Schema(columns))
+            schema, by = Schema.from_arrow(pl.Schema(columns)), list(partition_by)
             if self._folder is not None:
                 with system.created(self._folder) as making:
-                    DeltaTable.create(making, schema=schema, partition_by=list(partition_by))
+                    DeltaTable.create(making, schema, partition_by=by)
             else:
-                DeltaTable.create(
-                    self._path,
-                    schema=schema,
-                    partition_by=list(partition_by),
-                    mode="ignore",
-                    storage_options=self._options(),
-                )
+                DeltaTable.create(self._path, schema, "ignore", by, storage_options=self._options())
 
     def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
         """Add columns after the present ones."""

@@ -92,8 +92,7 @@ class _RegisteredAvroDecoder(Decoder):
         self._source = source
         self._columns = columns
         self._reader = reader
-        self._readers: OrderedDict[int, _Reader | str] = OrderedDict()
-        """By the id of a schema what reads its records, or why they can't be read."""
+        self._readers: OrderedDict[int, _Reader | str] = OrderedDict()  # by schema: its reader, or why there is none
 
     @override
     def decode(self, payloads: Sequence[Payload]) -> Decoded:

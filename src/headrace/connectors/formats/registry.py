@@ -358,8 +358,7 @@ class SchemaSource:
         self._idle = threading.Event()
         self._idle.set()
         self._known: OrderedDict[int, Fetched] = OrderedDict()
-        self._unknown: dict[int, tuple[int, float]] = {}
-        """How often each id was asked for, and until when it counts as unknown."""
+        self._unknown: dict[int, tuple[int, float]] = {}  # how often asked for, and until when unknown
         self._error: HeadraceError | None = None
         self._failures = 0
         self._not_before_ms = 0.0
@@ -592,8 +591,7 @@ def message_indexes(indexes: Sequence[int]) -> bytes:
 
 
 # -- writing -----------------------------------------------------------------------------------------
-RETRY = Retry(6, 200.0, 4_000.0)
-"""How often a registry that doesn't answer is asked: for about ten seconds, once in a writer's life."""
+RETRY = Retry(6, 200.0, 4_000.0)  # for about ten seconds, once in a writer's life
 
 
 class SubjectWriter:

@@ -420,13 +420,13 @@ class KafkaAdmin(UnwatchedAdmin):
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Each partition up to its oldest open transaction, unless uncommitted records are read, too."""
-        low, high = self._topics.extents(self._topic, self._topics.partitions(self._topic))
+        low, high = self._topics.extents(self._topic, self._topics.describe(self._topic).partitions)
         return [Extent(low[p], max(low[p], high[p]), trimmed=low[p] > 0) for p in sorted(low)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """By the timestamps of records, which are their writers' or the broker's, as the topic is set up."""
-        partitions = self._topics.partitions(self._topic)
+        partitions = self._topics.describe(self._topic).partitions
         if not 0 <= ssp.partition < partitions:
             raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {partitions - 1}")
         found = self._topics.at(self._topic, ssp.partition, time_ms)

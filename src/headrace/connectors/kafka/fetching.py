@@ -262,8 +262,7 @@ class FetchThread(WorkerThread):
         self._failed: HeadraceError | None = None
         self._bell = Bell()
         self._orders: list[tuple[PartitionFeed, bool]] = []
-        self._feeds: dict[Key, PartitionFeed] = {}
-        """Those that are assigned, by topic and partition. The thread alone changes it."""
+        self._feeds: dict[Key, PartitionFeed] = {}  # those that are assigned. The thread alone changes it.
         self._heard = False
         self._throttle = Throttle(_log)
 

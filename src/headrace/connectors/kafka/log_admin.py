@@ -132,10 +132,6 @@ class Metadata:
             self._read()
             return self._registry
 
-    def require(self, stream: str) -> StreamEntry:
-        """The present entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
-        return self.refresh().require(stream)
-
     def order(self, order: StreamOrder) -> StreamEntry:
         """Append an order, and return the stream's entry after the order."""
         with self._lock:
@@ -419,7 +415,7 @@ class KafkaLogAdmin(Admin):
         return f"{self._options.prefix}{check_id('group', group)}"
 
     def _require(self, stream: str) -> tuple[StreamEntry, int]:
-        entry = self._metadata.require(check_id("stream", stream))
+        entry = self._metadata.refresh().require(check_id("stream", stream))
         partitions = self._topics.find(self._options.topic(stream))
         if partitions is None:
             raise self._gone(stream)

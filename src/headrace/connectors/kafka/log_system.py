@@ -157,7 +157,7 @@ class _KafkaLogProducer(Producer):
     def _check_not_behind_the_end(self, place: _WrittenPartition) -> None:
         if place.offsets[-1] + 1 - place.end == len(place.offsets):
             return  # no other program has written between them
-        entry = self._metadata.require(place.stream)
+        entry = self._metadata.refresh().require(place.stream)
         until = time.monotonic() + _SEAL_S
         while entry.sealing and entry.ends is None:
             if time.monotonic() > until:
@@ -166,7 +166,7 @@ class _KafkaLogProducer(Producer):
                     hint="the records may have been written; seal the stream again (headrace stream seal), which sets "
                     "its end",
                 )
-            entry = self._metadata.require(place.stream)
+            entry = self._metadata.refresh().require(place.stream)
         end = entry.end(place.partition)
         if end is not None and place.offsets[-1] >= end:
             entry.require_open()
@@ -203,13 +203,13 @@ class _KafkaLogProducer(Producer):
 
     def _open(self, stream: str, partition: int) -> _WrittenPartition:
         topic = self._options.topic(stream)
-        entry = self._metadata.require(stream)
+        entry = self._metadata.refresh().require(stream)
         partitions = self._topics.find(topic) or 0
         if not 0 <= partition < partitions:
             raise StreamNotFoundError(f"stream {stream!r} has partitions 0 to {partitions - 1}, not {partition}")
         # The order matters: if the stream isn't being sealed after its end was read, no mark is before that end.
         end = self._topics.upcoming(topic, [partition])[partition]
-        entry = self._metadata.require(stream)
+        entry = self._metadata.refresh().require(stream)
         entry.require_open()
         client = self._open_client()
         with client.translating(f"looking for topic {topic!r}"):  # it refuses partitions that it doesn't know
@@ -223,8 +223,7 @@ class _KafkaLogProducer(Producer):
 
 
 # -- what is fetched ---------------------------------------------------------------------------------
-FEED_BYTES = 4 << 20
-"""While so much waits in each feed, nothing more is moved into any. Four times as much may, while others have room."""
+FEED_BYTES = 4 << 20  # of each feed, before others wait for it; four times as much if others have room
 
 
 class _FrameSource(FetchSource):
@@ -369,7 +368,7 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
             self._fetching.signal()
             return
         reading.asked_s = now
-        entry = self._metadata.require(reading.ssp.stream.name)
+        entry = self._metadata.refresh().require(reading.ssp.stream.name)
         reading.end = entry.end(reading.ssp.partition)
         if reading.end is None:
             self._fetching.signal()

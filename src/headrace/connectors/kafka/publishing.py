@@ -23,8 +23,7 @@ from enum import Enum
 
 TIMEOUT_MS, TIMEOUT_MS_MAX = 10_000, 900_000
 """How long a transaction may take; it doubles each time that one takes longer. Brokers allow 15 minutes by default."""
-LOOKS, GRACE_MS = 3, 250.0
-"""How often a writer that was refused looks for its version before it takes over, and the time between two looks."""
+LOOKS, GRACE_MS = 3, 250.0  # looks for a version before a refused writer takes over, and the time between two
 TAKEOVERS_MAX, WINDOW_MS = 6, 60_000.0
 """Who has to take over more often in this time isn't alone; nor is who finds its versions there for longer than it."""
 

@@ -56,8 +56,7 @@ _AGAIN_S = 0.01
 _OVERTAKEN = 20  # how often partitions are added again that another client's call has overtaken
 _NEAR = 3
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-_NONE = -1
-"""The answer if no record has the time. Lower values mean no answer, because a new topic has no leader at first."""
+_NONE = -1  # the answer if no record has the time. Lower: no answer, as a new topic has no leader at first.
 OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _log = logger(__name__)
 
@@ -111,10 +110,6 @@ class Topics:
             return self._described(topic).partitions
         except StreamNotFoundError:
             return None
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has."""
-        return self.describe(topic).partitions
 
     def describe(self, topic: str) -> Topic:
         """What there is to know of a topic. The error for one that isn't there names others like it."""
@@ -352,7 +347,7 @@ class TopicLimits:
             if time.monotonic() < self._next_s:
                 return
             try:
-                found = self._topics.partitions(self.topic)
+                found = self._topics.describe(self.topic).partitions
                 settings = self._topics.settings(self.topic, hidden=True)
             except StreamNotFoundError as error:
                 error.hint = f"{error.hint}; committed rows wait until the topic exists"

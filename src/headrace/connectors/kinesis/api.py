@@ -183,9 +183,7 @@ def parse_state(text: str) -> ShardState:
 
 # -- api ---------------------------------------------------------------------------------------------
 HASH_END = 2**128  # hashes of keys are below it
-PUT_RECORDS, PUT_BYTES, RECORD_BYTES = 500, 5 << 20, 1 << 20
-"""The most that one ``put`` takes, its keys included, and the most that one record may have with its key."""
-
+PUT_RECORDS, PUT_BYTES, RECORD_BYTES = 500, 5 << 20, 1 << 20  # Kinesis' limits of a call, and of a record with its key
 READ_RECORDS, READ_BYTES = 10_000, 10 << 20  # the most that one page has
 
 
@@ -313,9 +311,7 @@ RECORD_COLUMNS: Mapping[str, pl.DataType] = {
 }
 """What can be known about a record, and its type."""
 
-POLL_MS = 200
-"""How often a shard is read while records arrive: Kinesis allows all of its readers together five reads a second."""
-
+POLL_MS = 200  # while records arrive: Kinesis allows all readers of a shard together five reads a second
 FAILOVER_MS = 10_000  # a lease whose counter hasn't moved for this long counts as abandoned: KCL's default
 
 

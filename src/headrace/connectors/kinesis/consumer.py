@@ -68,8 +68,7 @@ class _SlotReading(Reading):
     slot: Slot
     moment: ShardPosition | None
     feeds: dict[str, Feed] = field(default_factory=dict)  # one for each shard that is read, in the order of their turns
-    unread: dict[str, Fetched] = field(default_factory=dict)
-    """By shard what was taken and couldn't be decoded yet, as something outside that is needed didn't answer."""
+    unread: dict[str, Fetched] = field(default_factory=dict)  # by shard: what can't be decoded yet
 
 
 class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):

@@ -15,12 +15,8 @@ from headrace.core.log import Throttle, logger
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 from headrace.systems.slots import Dealer
 
-LIST_MS, HURRY_MS = 5000, 500
-"""How old the list of shards may be; and how old when a shard has ended whose children aren't listed yet."""
-
-HURRIES_MAX = 40
-"""How often the list is asked for in a hurry because of one shard: that of a stream that is deleted has no children."""
-
+LIST_MS, HURRY_MS = 5000, 500  # how old the list may be; and if a shard has ended whose children aren't listed
+HURRIES_MAX = 40  # because of one shard: that of a deleted stream has no children
 _log = logger(__name__)
 
 

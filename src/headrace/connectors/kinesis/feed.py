@@ -127,8 +127,7 @@ class Feed:
         self._pause_ms = self._pace.busy_ms
         self._iterator: str | None = None
         self._expiry = Expiry(position)
-        self._checking = False
-        """The iterator begins with the record at the position, which is to show that nothing after it has expired."""
+        self._checking = False  # the iterator begins with the record at the position, to show that none has expired
         self._checked = False  # the iterator has shown it, and goes on from there
         self._range: tuple[int, int] | None = None
         self._failures = 0

@@ -72,9 +72,7 @@ FIRST_HASH = "startingHashKey"
 LAST_HASH = "endingHashKey"
 CHECKPOINT_OWNER = "checkpointOwner"
 ENTITY = "entityType"
-MARK = "headraceCheckpoint"
-"""The checkpoint that an app wrote last, and the app. KCL doesn't know it, and leaves it as it is."""
-
+MARK = "headraceCheckpoint"  # the checkpoint that an app wrote last, and the app. KCL leaves it as it is.
 _LEASE = "LEASE"
 _STREAM = "streamName"
 _WHOLE = 2**63 - 1
@@ -436,6 +434,10 @@ def followed(
     return Followed(app, committed, {shard.id: shard for shard in listed}, None not in slots, renew_ms)
 
 
+_ALIVE = (Kind.CHECKPOINT, Kind.RENEW)
+_URGENCY = {Kind.CREATE: 0, Kind.TAKE: 0, Kind.CHILDREN: 1, **dict.fromkeys(_ALIVE, 3), Kind.EVICT: 4, Kind.DELETE: 4}
+
+
 def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Write]:
     """What to write, at most one write for a row: what changes hands first, then ends, then signs of life."""
     children: dict[str, list[str]] = {}
@@ -447,22 +449,11 @@ def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Wri
         row = rows.get(shard)
         write = _write(wanted, rows, shard, tuple(sorted(children.get(shard, ()))), now_ms)
         if write is not None:
-            found.append((_urgency(write, wanted), row.moved_ms if row is not None else 0, write))
+            committed = wanted.committed.get(shard)
+            ends = write.kind in _ALIVE and committed is not None and committed.checkpoint.finished
+            found.append((2 if ends else _URGENCY[write.kind], row.moved_ms if row is not None else 0, write))
     found.sort(key=lambda one: one[:2])
     return [write for _, _, write in found]
-
-
-def _urgency(write: Write, wanted: Followed) -> int:
-    match write.kind:
-        case Kind.CREATE | Kind.TAKE:
-            return 0
-        case Kind.CHILDREN:
-            return 1
-        case Kind.CHECKPOINT | Kind.RENEW:
-            committed = wanted.committed.get(write.shard)
-            return 2 if committed is not None and committed.checkpoint.finished else 3
-        case Kind.EVICT | Kind.DELETE:
-            return 4
 
 
 def _write(

@@ -114,8 +114,7 @@ class Slot:
         if moment is not None:
             self._states = {shard: _moved(state, moment) for shard, state in self._states.items()}
         self._texts = {shard: str(state) for shard, state in self._states.items()}
-        self.holding = self._held()
-        """The shards that wait for others: to be taken over, to come here, or for their children to begin."""
+        self.holding = self._held()  # what waits to be taken over, to come here, or for its children
 
     def follow(self, orders: SlotOrders) -> set[str]:
         """Do what the dealer says, and return the shards that are to be read from elsewhere now."""

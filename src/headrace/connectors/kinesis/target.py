@@ -30,8 +30,7 @@ from headrace.rows.formats import Format
 from headrace.systems.base import Target
 
 # -- sending -----------------------------------------------------------------------------------------
-WAITING_MAX, WAITING_BYTES_MAX = 5 * PUT_RECORDS, 2 * PUT_BYTES
-"""How many records are looked at to fill a call with different keys."""
+WAITING_MAX, WAITING_BYTES_MAX = 5 * PUT_RECORDS, 2 * PUT_BYTES  # looked at for different keys
 
 
 def size_of(put: Put) -> int:

@@ -104,9 +104,8 @@ class Collector:
             began = commit.began_ms
             yield self._span("commit", mine, root, about, began, began + _length(commit))
             for part, (start, end) in commit.parts.items():
-                yield self._span(
-                    part, self._context(trace.version, task, part), mine, about, began + start, began + end
-                )
+                own = self._context(trace.version, task, part)
+                yield self._span(part, own, mine, about, began + start, began + end)
 
     def _span(
         self,

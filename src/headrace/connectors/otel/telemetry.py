@@ -118,8 +118,7 @@ class VersionBook:
         self._room = room
         self._open: dict[int, _Open] = {}
         self._held = 0
-        self._over: dict[str, int] = {}
-        """The latest version of each task that was taken or dropped. Repeated reports of it are ignored."""
+        self._over: dict[str, int] = {}  # the latest version of each task that was taken or dropped
         self.dropped = 0
 
     def hear(self, tasks: Iterable[TaskStatus], now_ms: float) -> None:
@@ -164,9 +163,7 @@ class VersionBook:
 # -- telemetry ---------------------------------------------------------------------------------------
 LAST_S = 3.0  # how long the last numbers may take at the end of the app
 LAST_AWAY_S = 0.5  # the same, if the collector hasn't accepted the last transmission
-GIVEN_UP_S = 1.0
-"""How long the thread may take to notice that it must stop. It is abandoned if a request hangs for longer."""
-
+GIVEN_UP_S = 1.0  # how long the thread may take to notice that, or it is abandoned in its request
 _log = logger(__name__)
 
 

@@ -46,8 +46,7 @@ _TABLES = (
 )
 _LOCK_WAIT = "3s"
 _STATEMENT_WAIT = "5s"
-_IDLE_WAIT = "5s"
-"""The server ends a transaction whose client says nothing for this long: the client has died with the lock."""
+_IDLE_WAIT = "5s"  # then the server ends the transaction of a client that has died with the lock
 _CALL_S = 15.0  # how long to wait for a server that doesn't answer. It is longer than the server's own limits.
 _RESOLVE_S = 20.0
 _RESOLVE_PAUSE_S = 0.5
