@@ -254,9 +254,14 @@ class PutResult:
     error: str = ""
 
 
+def size_of(record: Put | KinesisRecord) -> int:
+    """How many bytes of the limits a record needs."""
+    return len(record.data) + len(record.key.encode())
+
+
 def check_put(stream: str, records: Sequence[Put]) -> None:
     """Raise ``UsageError`` unless Kinesis takes so many records, and so many bytes, at once."""
-    sizes = [len(record.data) + len(record.key.encode()) for record in records]
+    sizes = list(map(size_of, records))
     if not records or len(records) > PUT_RECORDS or sum(sizes) > PUT_BYTES or max(sizes) > RECORD_BYTES:
         raise UsageError(
             f"{len(records)} records of {sum(sizes)} bytes, the largest of {max(sizes, default=0)}, can't be written "
@@ -404,9 +409,6 @@ class ShardTree:
 
     def __contains__(self, shard: str) -> bool:
         return shard in self._shards
-
-    def __len__(self) -> int:
-        return len(self._shards)
 
     @property
     def ids(self) -> tuple[str, ...]:

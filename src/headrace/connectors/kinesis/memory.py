@@ -41,6 +41,7 @@ from headrace.connectors.kinesis.api import (
     StreamSummary,
     check_put,
     key_hash,
+    size_of,
 )
 from headrace.connectors.kinesis.leases import (
     KEY,
@@ -193,7 +194,7 @@ class MemoryKinesis(KinesisApi):
                 return Page([], self._issue(shard, index), shard.behind_ms(index, self._clock.now_ms()))
             records, after = shard.page(index, min(limit, READ_RECORDS))
             if self.limited:
-                shard.read_bytes.spend(now_ms, sum(map(_size, records)))
+                shard.read_bytes.spend(now_ms, sum(map(size_of, records)))
             iterator_after = self._issue(shard, after) if shard.takes or after < shard.end else None
             return Page(records, iterator_after, shard.behind_ms(after, self._clock.now_ms()))
 
@@ -225,7 +226,7 @@ class MemoryKinesis(KinesisApi):
             if self.limited:
                 shard.put_bytes.check(now_ms)
                 shard.puts.spend(now_ms)
-                shard.put_bytes.spend(now_ms, _size(put))
+                shard.put_bytes.spend(now_ms, size_of(put))
         except ThrottledError:
             return PutResult(error=f"ProvisionedThroughputExceededException: Rate exceeded for shard {shard.id}")
         return PutResult(shard.id, shard.append(put, self._clock.now_ms()))
@@ -260,10 +261,6 @@ class MemoryKinesis(KinesisApi):
     def _issue(self, shard: _StoredShard, index: int) -> str:
         self._issued += 1
         return json.dumps([self._issued, self._created_ms, self._clock.now_ms(), shard.id, index])
-
-
-def _size(record: Put | KinesisRecord) -> int:
-    return len(record.data) + len(record.key.encode())
 
 
 class _Allowance:
@@ -345,7 +342,7 @@ class _StoredShard:
         records: list[KinesisRecord] = []
         size = 0
         for record in islice(self._records, start, start + limit):
-            size += _size(record)
+            size += size_of(record)
             if records and size > READ_BYTES:
                 break
             records.append(record)

@@ -23,7 +23,7 @@ from typing import cast
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.kinesis.api import PUT_BYTES, PUT_RECORDS, RECORD_BYTES, KinesisApi, Put, PutResult
+from headrace.connectors.kinesis.api import PUT_BYTES, PUT_RECORDS, RECORD_BYTES, KinesisApi, Put, PutResult, size_of
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.rows.formats import Format
@@ -31,11 +31,6 @@ from headrace.systems.base import Target
 
 # -- sending -----------------------------------------------------------------------------------------
 WAITING_MAX, WAITING_BYTES_MAX = 5 * PUT_RECORDS, 2 * PUT_BYTES  # looked at for different keys
-
-
-def size_of(put: Put) -> int:
-    """How many bytes of a call's and a record's limits it needs."""
-    return len(put.data) + len(put.key.encode())
 
 
 class Sending:
@@ -55,11 +50,6 @@ class Sending:
     def done(self) -> bool:
         """Whether all records have arrived."""
         return not self._count
-
-    @property
-    def refused(self) -> bool:
-        """Whether something was refused, and waits for ``again``."""
-        return bool(self._refused)
 
     def call(self) -> list[Put]:
         """What may go next, each key once, within the limits of a call; nothing if all keys were refused."""
