@@ -57,6 +57,7 @@ class DeltaClient:
     def __init__(self, path: str, storage: SecretOptions) -> None:
         """``path`` is a folder, or the URL of one in an object store."""
         self._path = path
+        self._where = f"the Delta table {path}"
         self._folder = None if "://" in path else Path(path).absolute()
         if self._folder is not None:
             system.check_folder(self._folder)
@@ -105,7 +106,7 @@ class DeltaClient:
             if self._has(table, writer, version):
                 return
             columns = dict(pl.Schema(table.schema().to_arrow()))
-            data = fitted(rows, columns, self._where())
+            data = fitted(rows, columns, self._where)
             position = CommitProperties(app_transactions=[Transaction(writer, version)])
             try:
                 write_deltalake(table, data, mode="append", commit_properties=position)
@@ -160,21 +161,18 @@ class DeltaClient:
         properties = table.metadata().configuration
         if _FORGETS in properties:
             raise DeclarationError(
-                f"{self._where()} has the property {_FORGETS}: it forgets the positions of its writers, "
+                f"{self._where} has the property {_FORGETS}: it forgets the positions of its writers, "
                 "so rows could be added twice",
                 hint="remove the property, or write to another table",
             )
         if properties.get(_MAPPING, "none") != "none":
             raise DeclarationError(
-                f"{self._where()} has the property {_MAPPING}, which isn't supported",
+                f"{self._where} has the property {_MAPPING}, which isn't supported",
                 hint="write to a table without column mapping",
             )
 
     def _options(self) -> dict[str, str] | None:
         return None if self._folder is not None else {**_WAITS, **self._storage.reveal()}
-
-    def _where(self) -> str:
-        return f"the Delta table {self._path}"
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
@@ -191,12 +189,12 @@ class DeltaClient:
     def _translated(self, error: Exception) -> HeadraceError:
         full = " ".join(_NOISE.sub(" ", str(error)).split())
         text = self._storage.clean(full.partition(_ROWS_SHOWN)[0].strip())[:_TEXT_MAX]
-        where = f"{self._where()}: {text}"
+        where = f"{self._where}: {text}"
         if isinstance(error, TableNotFoundError):
-            return StreamNotFoundError(f"{self._where()} doesn't exist", hint="start the app again to create it")
+            return StreamNotFoundError(f"{self._where} doesn't exist", hint="start the app again to create it")
         if isinstance(error, CommitFailedError):
             return UnavailableError(
-                f"{self._where()}: other writers changed it first: {text}",
+                f"{self._where}: other writers changed it first: {text}",
                 hint="if this happens often, write to it from fewer tasks, or with a longer checkpoint_interval",
             )
         if isinstance(error, DeltaProtocolError):

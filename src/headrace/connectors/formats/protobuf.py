@@ -82,11 +82,7 @@ class MessageType:
         self.new: Callable[..., Message] = self._google.message_factory.GetMessageClass(self._descriptor)
         self.unreadable: type[Exception] = self._google.message.DecodeError
         self.fields = tuple(_fields(self._descriptor, ()))
-
-    @property
-    def columns(self) -> Columns:
-        """The columns of its fields."""
-        return {field.name: field.column for field in self.fields}
+        self.columns: Columns = {field.name: field.column for field in self.fields}
 
     @property
     def indexes(self) -> list[int]:

@@ -283,7 +283,19 @@ class TelemetryWatcher(Watcher):
 
     @override
     def threads(self, run: WatchedRun) -> Sequence[TelemetryThread]:
-        return _telemetry_threads(self._telemetry, run.status)
+        if self._telemetry is None:
+            return []
+        from headrace.connectors.otel.collector import Collector
+
+        first, wanted = run.status(), self._telemetry.wanted
+        name = f"{first.app}-{first.started_at}"
+        try:
+            collector = Collector(first.app, name, first.started_at, metrics=wanted.metrics, traces=wanted.traces)
+        except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry makes of its settings, the app runs
+            said = "sending nothing to OpenTelemetry's collector, because its settings are wrong"
+            _log.warning(said, error=str(error))
+            return []
+        return [TelemetryThread(self._telemetry, collector, run.status)]
 
 
 def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | None:
@@ -302,22 +314,6 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
         )
         return None
     return Telemetry(wanted)
-
-
-def _telemetry_threads(telemetry: Telemetry | None, status: Callable[[], AppStatus]) -> list[TelemetryThread]:
-    """The thread that sends the numbers of a run; none if nothing is asked for, or can't be sent."""
-    if telemetry is None:
-        return []
-    from headrace.connectors.otel.collector import Collector
-
-    first, wanted = status(), telemetry.wanted
-    run = f"{first.app}-{first.started_at}"
-    try:
-        collector = Collector(first.app, run, first.started_at, metrics=wanted.metrics, traces=wanted.traces)
-    except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry makes of its settings, the app runs
-        _log.warning("sending nothing to OpenTelemetry's collector, because its settings are wrong", error=str(error))
-        return []
-    return [TelemetryThread(telemetry, collector, status)]
 
 
 # -- names -------------------------------------------------------------------------------------------
