@@ -1,27 +1,9 @@
 """Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time; and users'
 metrics.
 
-A task is declared once, with its parameters, and copied: each task of the stage has its own instance, and a new one
-after each restart. Keep what must survive in ``Store``s and timers, because attributes of the instance are lost.
-Stores and timers are exactly-once: the rows that a call sends, its writes to stores and its timers are committed
-together with the position after its messages, or not at all.
-
-One thread calls the methods of an instance, one after the other:
-
-1. ``init(context)``, after stores and timers have been restored and before all other calls.
-2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the order of
-   each partition. ``out.input`` names their input. Batches begin and end anywhere.
-3. ``on_timer(timer, out)`` for each timer that is due, in order of time. Event-time timers fire when the watermark has
-   reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer that is set for
-   a past time fires after the batch. Processing-time timers fire when the clock has reached them, or slightly later;
-   after a restart, timers that became due meanwhile fire.
-4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
-5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers have fired: first those of event time, then
-   those of processing time, ahead of their times. Timers set in these last calls are dropped and counted
-   (``timers_dropped``).
-6. ``close()`` when the instance is no longer needed, unless its process was killed.
-
-Rows sent within a call are emitted when it has returned, in order for each output, before any later watermark.
+``docs/low-level-tasks.md`` says when each method is called, always by one thread. The rows that a call sends, its
+writes to stores and its timers are committed together with the position after its messages, or not at all. Rows are
+emitted when the call has returned, in order for each output, before any later watermark.
 """
 
 from __future__ import annotations

@@ -109,7 +109,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ``kept_as`` is the name under which its state, position or messages are stored. It never changes, even if the part
     is renamed, unless the part starts over empty. ``owner`` is the step of a store, and otherwise the part itself.
     ``writers`` are the stages that write an intermediate stream of this stage, each with its number of tasks.
-    ``dealing`` says how to divide state among another number of tasks.
     """
 
     kind: PartKind

@@ -32,7 +32,7 @@ from typing import Any, Self
 from typing_extensions import override
 
 from headrace.api.checks import Location
-from headrace.api.operators.spec import EventTime, call_of, signed
+from headrace.api.operators.spec import EventTime, OperatorSpec, call_of, signed
 from headrace.api.remote import Remote
 from headrace.api.specs import Graph, Node, Role, StreamSpec
 from headrace.core.clock import format_ms, utc_text
@@ -49,7 +49,6 @@ class RenderedOperator:
     """An operator other than an input. ``before`` and ``after`` name operators of its stage."""
 
     id: str
-    code: str
     kind: str
     detail: str
     expressions: tuple[str, ...]
@@ -57,10 +56,9 @@ class RenderedOperator:
     after: tuple[str, ...]
     output: str | None
     table: str | None
-    table_preposition: str
-    join_bound_ms: int | None
     columns: tuple[tuple[str, str], ...]
     state: tuple[str, ...]
+    spec: OperatorSpec
     source: Location
 
 
@@ -201,7 +199,6 @@ def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sourc
     pace = f"one message at a time, because {slow}" if slow else ""
     return RenderedOperator(
         id=node.id,
-        code=operator.code,
         kind=operator.kind,
         detail=", ".join(words for words in (operator.detail, pace) if words),
         expressions=operator.expressions,
@@ -209,8 +206,7 @@ def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sourc
         after=after,
         output=operator.stream_written,
         table=operator.table_used,
-        table_preposition=operator.table_preposition,
-        join_bound_ms=operator.join_bound_ms,
+        spec=operator,
         columns=_columns(node.schema),
         state=tuple(_state(graph, node)),
         source=sources.of(node.location),
@@ -412,7 +408,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
     if operator.output is not None and operator.detail:
         words.append(operator.detail)
     if operator.table is not None:
-        words.append(f"{operator.table_preposition} table {operator.table}")
+        words.append(f"{operator.spec.table_preposition} table {operator.table}")
     if operator.output is not None:
         stream = plan.streams[operator.output]
         repeats = stream.spec.system.may_repeat if stream.delivery is not None else ""
@@ -526,9 +522,9 @@ def _job(stage: RenderedStage) -> dict[str, Any]:
 
 
 def _operator_document(operator: RenderedOperator) -> dict[str, Any]:
-    optional = {"outputStreamId": operator.output, "tableId": operator.table, "ttlMs": operator.join_bound_ms}
+    optional = {"outputStreamId": operator.output, "tableId": operator.table, "ttlMs": operator.spec.join_bound_ms}
     return {
-        "opCode": operator.code,
+        "opCode": operator.spec.code,
         "opId": operator.id,
         "sourceLocation": str(operator.source),
         "nextOperatorIds": list(operator.after),

@@ -25,7 +25,7 @@ def test_operators_are_named_by_their_methods_and_described():
     app.node("map", RowFunction("flat_map", enrich, columns, columns), "with")
     app.node("batches", BatchFunction(enrich, columns), "map")
     app.node("sink", Sink(enrich), app.window("w", "batches", ()))
-    described = {o.id: (o.kind, o.code, o.detail) for o in render(app.plan()).stages[0].operators}
+    described = {o.id: (o.kind, o.spec.code, o.detail) for o in render(app.plan()).stages[0].operators}
     function = "test_operators_are_named_by_their_methods_and_described.<locals>.enrich()"
     assert described == {
         "select": ("select", "MAP", ""),

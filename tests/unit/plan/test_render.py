@@ -21,8 +21,8 @@ def test_operators_know_what_is_before_and_after_them_in_their_stage():
     assert second.inputs == {"by-k": ("j",), "s": ("f",)}
     f, j, out = second.operators
     assert (f.before, f.after) == (("s",), ("j",))
-    assert (j.before, j.after, j.code, j.kind) == (("f", "by-k"), ("j-to-out",), "JOIN", "join")
-    assert (out.output, out.code) == ("out", "SEND_TO")
+    assert (j.before, j.after, j.spec.code, j.kind) == (("f", "by-k"), ("j-to-out",), "JOIN", "join")
+    assert (out.output, out.spec.code) == ("out", "SEND_TO")
 
 
 def test_the_order_of_declaration_shows_nowhere():

@@ -61,11 +61,9 @@ class EventTime:
 class StateMeaning:
     """What a store's contents mean, in words that plans and errors can show.
 
-    State that an earlier version of the app stored is of use only if ``fixed`` is the same. ``columns`` are those of
-    its rows, each with its type or definition: some may be added. ``sheds`` says that columns may also be left out,
-    because nothing could read the old values any more.
-
-    ``key`` are the columns of its messages by which it finds a row again.
+    State of an earlier version of the app is of use only if ``fixed`` is the same. ``columns`` are those of its rows,
+    each with its type or definition: some may be added. With ``sheds``, columns may also be left out, because nothing
+    could read the old values any more. ``key`` are the columns of its messages by which it finds a row again.
     """
 
     fixed: Mapping[str, str] = field(default_factory=dict)
@@ -179,10 +177,7 @@ class OperatorSpec:
 
     @property
     def defers(self) -> bool:
-        """Its results leave later than its messages: at a watermark, by the clock, or when an answer arrives.
-
-        Side outputs may leave at once.
-        """
+        """Its results, but for side outputs, leave later than its messages: at a watermark, by a clock, when ready."""
         return False
 
     def table_key(self, key: tuple[str, ...]) -> tuple[str, ...]:
@@ -199,8 +194,8 @@ class OperatorSpec:
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         """What it keeps from one start to the next, by the ids of its stores; ``id_`` is its own.
 
-        A store whose id is that of another one with ``.`` and a name belongs to it. ``inputs`` are the schemas of what
-        it takes.
+        A store whose id is that of another one with ``.`` and a name belongs to it. ``inputs`` are the schemas of its
+        inputs.
         """
         return {}
 
@@ -210,10 +205,7 @@ class OperatorSpec:
         return None
 
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
-        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.base.misfit`` compares two of a store.
-
-        Stores that say themselves what they keep aren't among them.
-        """
+        """The forms of the rows that it keeps, by store, unless the store says itself; see ``stores.base.misfit``."""
         return {}
 
     # -- rows and columns
@@ -234,18 +226,15 @@ class OperatorSpec:
         return union(downstream, self.columns_used) if self.passes_rows else None
 
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        """For each column of the first input the names under which its values leave, unchanged.
+        """For each column of ``before``, the first input, the names under which its values leave, unchanged.
 
-        ``before`` is the schema of the first input. Columns that are missing here are dropped, recomputed, or unknown.
+        Columns that are missing here are dropped, recomputed, or unknown.
         """
         return all_carried(before) if self.passes_rows else {}
 
     @property
     def gathers_keys(self) -> bool:
-        """All messages of a key must reach the same task: its input streams need equal partition counts.
-
-        For a step on a table this holds only if the table is local.
-        """
+        """All messages of a key must reach one task (of a table: if it is local): its inputs need equal counts."""
         return False
 
 

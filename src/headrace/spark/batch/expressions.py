@@ -447,10 +447,7 @@ class LeadingSteps:
 
 
 def leading_steps(plan: Plan, stage: StagePlan, input_id: str) -> LeadingSteps:
-    """The steps of ``stage`` in front of the first one that is anything else than a filter or a projection.
-
-    They end where the flow branches.
-    """
+    """The steps of ``stage`` before the first one that is no filter or projection, or where the flow branches."""
     nodes = plan.graph.nodes
     node = next(nodes[id_] for id_ in stage.nodes if nodes[id_].operator.stream_read == input_id)
     columns = _columns_needed(plan, node)
@@ -474,10 +471,7 @@ def _columns_needed(plan: Plan, node: Node) -> tuple[str, ...] | None:
 
 
 def narrowed(rows: DataFrame, leading: LeadingSteps, columns: Mapping[str, pl.DataType]) -> DataFrame:
-    """Return ``rows`` without those that the steps drop, as far as Spark knows, and without unneeded columns.
-
-    ``columns`` is the schema of the input for Polars. The columns that stay keep their order.
-    """
+    """``rows`` without those that the steps drop, as far as Spark knows, and without columns that no step needs."""
     scope = Scope.over(columns, plain_columns(columns, rows.schema))
     for step in leading.steps:
         if isinstance(step, Project):
