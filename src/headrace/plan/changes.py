@@ -138,10 +138,8 @@ def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
                 hint=f"it had {', '.join(sorted(then)) or 'nothing: it has never run'}",
             )
         if id_ not in now:
-            raise UsageError(
-                f"--rename {old}={id_}: the app has nothing with the id {id_!r}",
-                hint=f"it has {', '.join(sorted(now))}",
-            )
+            hint = f"it has {', '.join(sorted(now))}"
+            raise UsageError(f"--rename {old}={id_}: the app has nothing with the id {id_!r}", hint=hint)
 
 
 def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> Changes:
@@ -298,21 +296,12 @@ def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator
             now = new.stages[record.stage].parts.get(part.id)
             if part.kind != "stream" or not part.reads or now is None:
                 continue
-            more = {
-                name: count
-                for name, count in now.writers.items()
-                if name in stages and part.writers.get(name, 0) < count
-            }
+            known = part.writers
+            more = [name for name, count in now.writers.items() if name in stages and known.get(name, 0) < count]
             if more:
                 why = f"stage {record.stage!r} reads it, and runs a version that doesn't know {', '.join(more)}"
-                yield Change(
-                    verdict=Verdict.REFUSED,
-                    kind="stream",
-                    id=part.id,
-                    owner=part.owner,
-                    stage=record.stage,
-                    why=f"{why}: start stage {record.stage!r} first, with this version",
-                )
+                why += f": start stage {record.stage!r} first, with this version"
+                yield replace(_change(Verdict.REFUSED, part, record.stage, why), flag=None)
 
 
 def _family(part: Part) -> str:
