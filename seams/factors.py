@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 from typing_extensions import override
@@ -154,6 +155,10 @@ class Space:
 
     def pairs(self) -> set[Chosen]:
         """Every pair of values that some case can have."""
+        return set(self._pairs)
+
+    @cached_property
+    def _pairs(self) -> frozenset[Chosen]:
         found: set[Chosen] = set()
         for one, other in combinations(self.factors, 2):
             for a in self.factors[one]:
@@ -161,7 +166,7 @@ class Space:
                     pair = frozenset({(one, a), (other, b)})
                     if pair not in found and (case := self.completed({one: a, other: b})) is not None:
                         found.update(subsets(case, 2))
-        return found
+        return frozenset(found)
 
     def completed(self, chosen: Case, score: Callable[[dict[str, str], str, str], float] | None = None) -> Case | None:
         """A case with these values; of several the one that ``score`` prefers, factor by factor. None if none has."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -23,11 +24,11 @@ _since: dict[str, float] = {}
 def _of_processes_below(process: int) -> int:
     """Ticks of what a process started and what runs still; those that ended count in whoever waited for them."""
     ticks = 0
-    try:
-        threads = list(Path(f"/proc/{process}/task").iterdir())
-        children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    except OSError:
-        return 0
+    children: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):  # it has just ended: its children are with another thread
+                children += map(int, (thread / "children").read_text().split())
     for child in children:
         try:
             fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()

@@ -12,12 +12,13 @@ from seams.factors import IN_PROCESS, Case, Space, coverage, covering, written
 from seams.modes import wrong
 
 SAMPLE = 40
+SPACE = Space(IN_PROCESS)
 SEED = int(os.environ.get("HEADRACE_SEAMS_SEED", "1"))
 
 
 @lru_cache
 def sample() -> list[Case]:
-    return covering(Space(IN_PROCESS), SEED, SAMPLE)
+    return covering(SPACE, SEED, SAMPLE)
 
 
 @pytest.mark.parametrize("number", range(SAMPLE))
@@ -28,5 +29,5 @@ def test_a_case_of_the_sample(number: int, tmp_path: Path) -> None:
 
 
 def test_the_sample_meets_most_of_its_pairs() -> None:
-    found = coverage(sample(), Space(IN_PROCESS))
+    found = coverage(sample(), SPACE)
     assert found.pairs > 0.65 * found.of_pairs
