@@ -80,9 +80,9 @@ def test_a_seed_does_the_same_again_told_or_not(shapes):
 
 
 def test_the_faults_happen():
-    outcomes = [simulate(seed, tuple(SHAPES)) for seed in range(1, 31)]
+    outcomes = [simulate(seed, tuple(SHAPES)) for seed in range(1, 8)]
     assert sum(outcome.rollbacks for outcome in outcomes) > 5
-    assert sum(outcome.incarnations for outcome in outcomes) > 30 * 7
+    assert sum(outcome.incarnations for outcome in outcomes) > 7 * 7
 
 
 FAULTS = (
@@ -104,12 +104,18 @@ OF_CALLS = (
 
 
 @pytest.mark.parametrize(
-    ("app", "faults"),
-    [("app-outbox", FAULTS), ("app-async", OF_CALLS), ("app-ordered", OF_CALLS), ("app-remote", OF_CALLS)],
+    ("app", "faults", "eventful"),
+    [
+        ("app-outbox", FAULTS, (25, 16, 21, 19)),
+        ("app-async", OF_CALLS, ()),
+        ("app-ordered", OF_CALLS, (1, 5)),
+        ("app-remote", OF_CALLS, ()),
+    ],
 )
-def test_apps_meet_all_faults(app, faults):
+def test_apps_meet_all_faults(app, faults, eventful):
+    """In ``eventful`` seeds they do soon; where they don't any more, they do in others."""
     missing = set(faults)
-    for seed in range(1, 200):
+    for seed in (*eventful, *range(1, 200)):
         story: list[str] = []
         simulate(seed, (app,), story=story)
         missing -= {fault for fault in missing if any(fault in line for line in story)}

@@ -27,7 +27,7 @@ def test_a_task_that_ends_before_the_cut_keeps_its_state(seed):
 
 def test_cuts_succeed_and_are_missed_while_things_go_wrong():
     taken = missed = 0
-    for seed in range(1, 41):
+    for seed in (23, 4, 12, 20, *range(1, 41)):  # the first are eventful
         story: list[str] = []
         run = Run(seed, ("wide+cuts", "shuffle+cuts", "app-counts+cuts"), Parts(), story)
         run.run()

@@ -10,6 +10,8 @@ from simulator.run import Parts, Run, simulate
 from simulator.shapes import MOVED
 
 SHAPES = tuple(MOVED)
+EVENTFUL = (40, 22, 31, 26, 34)
+"""Seeds in which what is rare happens. Where they don't do any more, others do."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -28,7 +30,7 @@ def test_everything_happens_to_startpoints():
     counts: Counter[str] = Counter()
     rare = {"applied again", "replaced", "passed over", "failed", "deleted", "overtaken"}
     rare |= {"detours", "detours on detours", "commits on detours", "commits behind detours"}
-    for seed in range(1, 61):
+    for seed in (*EVENTFUL, *range(1, 61)):
         run = Run(seed, SHAPES, Parts(), None)
         run.run()
         run.cluster.close()
@@ -42,7 +44,7 @@ def test_everything_happens_to_startpoints():
 
 def test_the_committed_history_shows_the_moves():
     """Some message of a source was read by two commits of one task."""
-    assert any(_reads_again(seed) for seed in range(1, 31))
+    assert any(_reads_again(seed) for seed in range(4, 31))
 
 
 def _reads_again(seed: int) -> bool:
