@@ -26,10 +26,10 @@ class Payload(Protocol):
     """What a container or a worker of a batch job gets: a plan, and the folders of the user's code."""
 
     @property
-    def plan(self) -> Plan: ...  # noqa: D102
+    def plan(self) -> Plan: ...
 
     @property
-    def python_path(self) -> tuple[str, ...]: ...  # noqa: D102
+    def python_path(self) -> tuple[str, ...]: ...
 
 
 def ship(payload: Payload) -> bytes:
