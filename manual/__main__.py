@@ -30,7 +30,7 @@ class Site:
             for pattern in ("examples/*.py", "examples/nexmark/*.py")
             for file in sorted(ROOT.glob(pattern))
         }
-        files = [pages.HOME, *(entry.file for section in self._map for entry in section.entries), *self._lessons]
+        files = [pages.HOME, *(entry.file for section in self._map for entry in section.all), *self._lessons]
         self._pages = {file: pages.page_of(file) for file in files}
         self._pages |= {pages.LESSONS: pages.LESSONS / "index.md", pages.MAP: pages.page_of(pages.HOME)}
 
@@ -43,11 +43,15 @@ class Site:
         titles = {self._pages[file]: self._put_lesson(file, code) for file, code in self._lessons.items()}
         plain = {page: title for page, title in titles.items() if page.parent == pages.LESSONS}
         self._put(pages.LESSONS / "index.md", pages.lessons(plain))
-        listed = {one.title: [{each.title: str(self._pages[each.file])} for each in one.entries] for one in self._map}
-        listed[self._map[-1].title] += self._reference()  # the last section is about names
-        navigation: list[dict[str, object]] = [{"Headrace": "index.md"}, {"Lessons": str(pages.LESSONS / "index.md")}]
+        listed = {one.title: self._listed(one) for one in self._map}
+        listed[self._map[-1].title].append({"Names": self._reference()})  # the last section is about names
+        navigation: list[dict[str, object]] = [{"Headrace": "index.md"}]
         navigation.extend({title: entries} for title, entries in listed.items())
         return navigation
+
+    def _listed(self, section: pages.Section) -> list[dict[str, object]]:
+        entries: list[dict[str, object]] = [{each.title: str(self._pages[each.file])} for each in section.entries]
+        return entries + [{group.title: self._listed(group)} for group in section.groups]
 
     def _put_lesson(self, file: PurePosixPath, code: str) -> str:
         text = pages.lesson(str(file.relative_to(pages.LESSONS)), code)

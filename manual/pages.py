@@ -1,7 +1,7 @@
 """Which pages the site has, and what is in them: pure, from the repository's own files.
 
-The map of the site is docs/index.md: its headings are the sections, and its lists the pages. Pages keep their text.
-Links between files of the repository become links between pages.
+The map of the site is docs/index.md: its headings are the sections and their groups, and its lists the pages. Pages
+keep their text. Links between files of the repository become links between pages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from posixpath import normpath, relpath
 
@@ -17,6 +17,7 @@ HOME = PurePosixPath("README.md")
 MAP = PurePosixPath("docs/index.md")
 LESSONS = PurePosixPath("examples")
 _SECTION = re.compile(r"^## (?P<title>.+)$")
+_GROUP = re.compile(r"^### (?P<title>.+)$")
 _ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<file>[^)#]+)\)")
 _LINK = re.compile(r"(?P<head>\]\()(?P<file>[^)#\s:]+)(?P<place>#[^)\s]*)?(?P<tail>\))")
 _FENCE = re.compile(r"^ *```")
@@ -36,6 +37,12 @@ class Section:
 
     title: str
     entries: tuple[Entry, ...]
+    groups: tuple[Section, ...] = ()
+
+    @property
+    def all(self) -> tuple[Entry, ...]:
+        """The pages of the section and of its groups."""
+        return (*self.entries, *(entry for group in self.groups for entry in group.entries))
 
 
 def sections(text: str) -> list[Section]:
@@ -44,10 +51,19 @@ def sections(text: str) -> list[Section]:
     for line in text.splitlines():
         if section := _SECTION.match(line):
             found.append(Section(section["title"], ()))
-        elif entry := _ENTRY.match(line):
-            file = PurePosixPath(normpath(MAP.parent / entry["file"]))
-            found[-1] = Section(found[-1].title, (*found[-1].entries, Entry(entry["title"], file)))
+        elif group := _GROUP.match(line):
+            found[-1] = replace(found[-1], groups=(*found[-1].groups, Section(group["title"], ())))
+        elif match := _ENTRY.match(line):
+            entry = Entry(match["title"], PurePosixPath(normpath(MAP.parent / match["file"])))
+            found[-1] = _with(found[-1], entry)
     return found
+
+
+def _with(section: Section, entry: Entry) -> Section:
+    if not section.groups:
+        return replace(section, entries=(*section.entries, entry))
+    *before, last = section.groups
+    return replace(section, groups=(*before, _with(last, entry)))
 
 
 def page_of(file: PurePosixPath) -> PurePosixPath:

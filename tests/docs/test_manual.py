@@ -10,7 +10,7 @@ _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 
 
 def test_every_page_of_the_docs_is_in_the_map() -> None:
-    listed = [each.file for one in pages.sections((ROOT / pages.MAP).read_text()) for each in one.entries]
+    listed = [each.file for one in pages.sections((ROOT / pages.MAP).read_text()) for each in one.all]
     assert len(listed) == len(set(listed))
     assert {ROOT / file for file in listed} >= set(ROOT.glob("docs/**/*.md")) - {ROOT / pages.MAP}
 
@@ -21,6 +21,17 @@ def test_headings_are_sections_and_lists_are_pages() -> None:
         pages.Section("One", (pages.Entry("A page", PurePosixPath("docs/a.md")),)),
         pages.Section("Two", (pages.Entry("Up", PurePosixPath("B.md")),)),
     ]
+
+
+def test_headings_below_a_section_are_its_groups() -> None:
+    text = "## One\n\n- [A](a.md)\n\n### First\n\n- [B](b.md)\n\n### Second\n\n- [C](c.md)\n- [D](d.md)\n"
+    (one,) = pages.sections(text)
+    assert [entry.title for entry in one.entries] == ["A"]
+    assert [(group.title, [entry.title for entry in group.entries]) for group in one.groups] == [
+        ("First", ["B"]),
+        ("Second", ["C", "D"]),
+    ]
+    assert [entry.title for entry in one.all] == ["A", "B", "C", "D"]
 
 
 def test_links_lead_to_pages_and_code_is_left_alone() -> None:
