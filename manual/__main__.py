@@ -16,6 +16,7 @@ import headrace as hr
 from manual import pages
 
 ROOT = Path(__file__).resolve().parents[1]
+ASSETS = ("site.css", "iframe-worker.js")
 SPACES = [name for name in dir(hr) if inspect.ismodule(getattr(hr, name)) and hasattr(getattr(hr, name), "__all__")]
 
 
@@ -39,7 +40,7 @@ class Site:
         for file, page in self._pages.items():
             if file.suffix == ".md" and file != pages.MAP:
                 text = (ROOT / file).read_text(encoding="utf-8")
-                self._put(page, pages.with_links(text, file, self._pages, self._copied))
+                self._put(page, pages.with_links(pages.with_plain_fences(text), file, self._pages, self._copied))
         titles = {self._pages[file]: self._put_lesson(file, code) for file, code in self._lessons.items()}
         plain = {page: title for page, title in titles.items() if page.parent == pages.LESSONS}
         self._put(pages.LESSONS / "index.md", pages.lessons(plain))
@@ -108,6 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
     into = options.into.resolve()
     shutil.rmtree(into / "pages", ignore_errors=True)
     navigation = Site(into / "pages").write()
+    (into / "pages" / "assets").mkdir()
+    for name in ASSETS:
+        shutil.copyfile(Path(__file__).with_name(name), into / "pages" / "assets" / name)
     look = Path(__file__).with_name("site.toml").read_text(encoding="utf-8")
     settings = f'docs_dir = "pages"\nsite_dir = "site"\nnav = {_toml(navigation)}\n'
     config = look.replace("[project]\n", f"[project]\n{settings}", 1).replace("SOURCES", str(ROOT / "src"))

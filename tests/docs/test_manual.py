@@ -45,6 +45,23 @@ def test_links_lead_to_pages_and_code_is_left_alone() -> None:
     assert found == "[a](index.md#x) [b](examples/1.md) [c](#y) [d](mailto:a@b) [e](copied/LICENSE)\n" + code
 
 
+def test_blocks_that_tests_only_compile_are_blocks_of_the_site() -> None:
+    text = "```python no-run\nopen()\n```\n- in a list:\n  ```python no-run\n  ```\n```python\n```\n"
+    plain = "```python\nopen()\n```\n- in a list:\n  ```python\n  ```\n```python\n```\n"
+    assert pages.with_plain_fences(text) == plain
+
+
+def test_fences_of_the_site_have_one_word(tmp_path: Path) -> None:
+    Site(tmp_path).write()
+    odd = [
+        (page.name, line)
+        for page in tmp_path.rglob("*.md")
+        for line in page.read_text().splitlines()
+        if re.match(r"^ *```\S* +\S", line)
+    ]
+    assert odd == []
+
+
 def test_no_link_of_the_site_leads_nowhere(tmp_path: Path) -> None:
     navigation = Site(tmp_path).write()
     assert navigation[0] == {"Headrace": "index.md"}
