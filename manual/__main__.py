@@ -33,12 +33,12 @@ class Site:
         }
         files = [pages.HOME, *(entry.file for section in self._map for entry in section.all), *self._lessons]
         self._pages = {file: pages.page_of(file) for file in files}
-        self._pages |= {pages.LESSONS: pages.LESSONS / "index.md", pages.MAP: pages.page_of(pages.HOME)}
+        self._pages |= {pages.LESSONS: pages.LESSONS / "index.md", pages.MAP: PurePosixPath("all.md")}
 
     def write(self) -> list[dict[str, object]]:
         """Write all pages; return the navigation."""
         for file, page in self._pages.items():
-            if file.suffix == ".md" and file != pages.MAP:
+            if file.suffix == ".md":
                 text = (ROOT / file).read_text(encoding="utf-8")
                 self._put(page, pages.with_links(pages.with_plain_fences(text), file, self._pages, self._copied))
         titles = {self._pages[file]: self._put_lesson(file, code) for file, code in self._lessons.items()}
@@ -46,7 +46,7 @@ class Site:
         self._put(pages.LESSONS / "index.md", pages.lessons(plain))
         listed = {one.title: self._listed(one) for one in self._map}
         listed[self._map[-1].title].append({"Names": self._reference()})  # the last section is about names
-        navigation: list[dict[str, object]] = [{"Headrace": "index.md"}]
+        navigation: list[dict[str, object]] = [{"Headrace": "index.md"}, {"All pages": str(self._pages[pages.MAP])}]
         navigation.extend({title: entries} for title, entries in listed.items())
         return navigation
 
