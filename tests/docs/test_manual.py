@@ -15,6 +15,11 @@ def test_every_page_of_the_docs_is_in_the_map() -> None:
     assert {ROOT / file for file in listed} >= set(ROOT.glob("docs/**/*.md")) - {ROOT / pages.MAP}
 
 
+def test_pages_are_sorted_by_the_question_of_a_reader() -> None:
+    titles = [one.title for one in pages.sections((ROOT / pages.MAP).read_text())]
+    assert titles == ["Learn", "How to", "Operate", "Understand", "Reference"]
+
+
 def test_headings_are_sections_and_lists_are_pages() -> None:
     text = "# Map\n\n## One\n\n- [A page](a.md): says (more).\n\n## Two\n\n- [Up](../B.md): also.\n"
     assert pages.sections(text) == [

@@ -92,6 +92,17 @@ def test_the_code_of_a_page_runs(page: Path, module: ModuleType) -> None:
     run_page(page, module)
 
 
+def test_each_recipe_is_a_question_with_short_code_and_its_output() -> None:
+    recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert len(recipes) >= 20
+    for recipe in recipes:
+        title = recipe.partition("\n")[0]
+        code, output = (found["code"] for found in _BLOCK.finditer(f"\n{recipe}"))
+        assert title.endswith("?"), title
+        assert 5 <= len([line for line in code.splitlines() if line]) <= 20, title
+        assert output.startswith(">>> "), title
+
+
 # -- the runner itself
 
 
