@@ -41,23 +41,20 @@ class Site:
             if file.suffix == ".md":
                 text = (ROOT / file).read_text(encoding="utf-8")
                 self._put(page, pages.with_links(pages.with_plain_fences(text), file, self._pages, self._copied))
-        titles = {self._pages[file]: self._put_lesson(file, code) for file, code in self._lessons.items()}
-        plain = {page: title for page, title in titles.items() if page.parent == pages.LESSONS}
-        self._put(pages.LESSONS / "index.md", pages.lessons(plain))
-        listed = {one.title: self._listed(one) for one in self._map}
-        listed[self._map[-1].title].append({"Names": self._reference()})  # the last section is about names
+        for file, code in self._lessons.items():
+            self._put(self._pages[file], pages.lesson(str(file.relative_to(pages.LESSONS)), code))
+        plain = {file: code for file, code in self._lessons.items() if file.parent == pages.LESSONS}
+        listed = {self._pages[file]: pages.said(file.name, code) for file, code in plain.items()}
+        self._put(pages.LESSONS / "index.md", pages.lessons(listed))
+        sections = {one.title: self._listed(one) for one in self._map}
+        sections[self._map[-1].title].append({"Names": self._reference()})  # the last section is about names
         navigation: list[dict[str, object]] = [{"Headrace": "index.md"}, {"All pages": str(self._pages[pages.MAP])}]
-        navigation.extend({title: entries} for title, entries in listed.items())
+        navigation.extend({title: entries} for title, entries in sections.items())
         return navigation
 
     def _listed(self, section: pages.Section) -> list[dict[str, object]]:
         entries: list[dict[str, object]] = [{each.title: str(self._pages[each.file])} for each in section.entries]
         return entries + [{group.title: self._listed(group)} for group in section.groups]
-
-    def _put_lesson(self, file: PurePosixPath, code: str) -> str:
-        text = pages.lesson(str(file.relative_to(pages.LESSONS)), code)
-        self._put(self._pages[file], text)
-        return text.splitlines()[0].removeprefix("# ")
 
     def _reference(self) -> list[dict[str, str]]:
         spaces = {"hr": "headrace", **{f"hr.{name}": f"headrace.{name}" for name in SPACES}}

@@ -106,18 +106,23 @@ def with_plain_fences(text: str) -> str:
     return _NO_RUN.sub(r"\g<head>", text)
 
 
+def said(name: str, code: str) -> tuple[str, str]:
+    """Return the title of an example, and what it shows: the first sentence of its docstring."""
+    first = (ast.get_docstring(ast.parse(code)) or name).split("\n\n")[0].replace("\n", " ")
+    title, _, shows = first.partition(": ")
+    return title, shows.split(". ")[0].rstrip(".")
+
+
 def lesson(name: str, code: str) -> str:
-    """Return the page of an example: the first sentence of its docstring as title, and its code."""
-    said = ast.get_docstring(ast.parse(code)) or name
-    title = said.split("\n\n")[0].replace("\n", " ").partition(":")[0]
-    return f"# {title}\n\n`examples/{name}`\n\n```python\n{code.rstrip()}\n```\n"
+    """Return the page of an example: its title and its code."""
+    return f"# {said(name, code)[0]}\n\n`examples/{name}`\n\n```python\n{code.rstrip()}\n```\n"
 
 
-def lessons(titles: Mapping[PurePosixPath, str]) -> str:
-    """Return the page that lists the lessons."""
-    listed = [f"- [{title}]({page.name})" for page, title in titles.items()]
+def lessons(listed: Mapping[PurePosixPath, tuple[str, str]]) -> str:
+    """Return the page that lists the lessons, each with its title and what it shows."""
+    lines = [f"- [{title}]({page.name})" + (f": {shows}" if shows else "") for page, (title, shows) in listed.items()]
     return "\n".join(
-        ["# Lessons", "", "Each lesson is a program of one page: `python examples/01_hello.py`.", "", *listed, ""]
+        ["# Lessons", "", "Each lesson is a program of one page: `python examples/01_hello.py`.", "", *lines, ""]
     )
 
 

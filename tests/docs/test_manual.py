@@ -67,6 +67,14 @@ def test_fences_of_the_site_have_one_word(tmp_path: Path) -> None:
     assert odd == []
 
 
+def test_a_lesson_is_listed_with_what_it_shows() -> None:
+    code = '"""3. Windows: aggregates per key\nand time. And more.\n\nDetails.\n"""\n'
+    assert pages.said("03_windows.py", code) == ("3. Windows", "aggregates per key and time")
+    assert pages.said("x.py", "import sys\n") == ("x.py", "")
+    page = pages.lessons({PurePosixPath("examples/03_windows.md"): pages.said("03_windows.py", code)})
+    assert "- [3. Windows](03_windows.md): aggregates per key and time\n" in page
+
+
 def test_no_link_of_the_site_leads_nowhere(tmp_path: Path) -> None:
     navigation = Site(tmp_path).write()
     assert navigation[0] == {"Headrace": "index.md"}
