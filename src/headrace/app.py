@@ -160,19 +160,16 @@ class App(Declarations):
             More Spark settings.
         progress
             Whether to show a line of progress, and how the app ended, on standard error.
-        drop_state
-            The ids of steps, tables, streams and inputs that may start over empty. See the page "Changing an app".
-        rename
-            New ids with the former ones: ``{"per-minute": "per-10s"}``.
+        drop_state, rename
+            The ids of steps, tables, streams and inputs that may start over empty, and new ids with the former ones:
+            ``{"per-minute": "per-10s"}``. See the page "Changing an app".
         savepoint
             Take a savepoint of this name when the app ends, before it drains. See the page "Savepoints".
-        listen
-            The address on which the coordinator listens for containers and commands: ``"HOST"``, ``"HOST:PORT"`` or
-            ``":PORT"``. By default ``$HEADRACE_LISTEN``; without it loopback, or on a cluster where Spark's driver
-            listens.
-        advertise
-            The address at which they reach the coordinator, by default ``$HEADRACE_ADVERTISE`` or ``listen``. See the
-            page "Deploying".
+        listen, advertise
+            The address on which the coordinator listens for containers and commands, ``"HOST"``, ``"HOST:PORT"`` or
+            ``":PORT"``, and that at which they reach it, if it differs. By default ``$HEADRACE_LISTEN`` and
+            ``$HEADRACE_ADVERTISE``; without them loopback, or on a cluster where Spark's driver listens. See the page
+            "Deploying".
         batch
             Run the app as one Spark job over its inputs' present contents, without containers. See the page "Batch".
         until
