@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("headrace/py.typed", "headrace/operate/page/live.js", "headrace/operate/cli/project/pipeline.py.txt")
+NEEDED = ("headrace/py.typed", "headrace/operate/page/live.js", "headrace/operate/project/pipeline.py.txt")
 UNWANTED = ("tests/", "bench/", "simulator/", "chaos/")
 
 

@@ -48,7 +48,7 @@ class Source:
     def third_party(self) -> set[str]:
         """Top-level packages that are neither Python's nor ours."""
         tops = {name.partition(".")[0] for name in self.imports()}
-        return tops - {"headrace", "__future__"} - sys.stdlib_module_names
+        return tops - {"headrace", "headrace_command", "__future__"} - sys.stdlib_module_names
 
 
 @cache

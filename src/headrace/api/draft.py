@@ -101,8 +101,8 @@ class Draft:
     def key_at(self, node: str) -> tuple[str, ...] | None:
         """Return the columns with the key by which the messages at a node are partitioned; None if that isn't known.
 
-        There are no columns if all messages are in one partition.
-        This serves defaults. The planner checks keys, with what it knows of streams that exist.
+        Without any column, all messages are in one partition. This serves defaults. The planner checks keys, with what
+        it knows of streams that exist.
         """
         at = self.nodes[node]
         stream = at.operator.stream_read

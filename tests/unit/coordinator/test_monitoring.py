@@ -18,7 +18,7 @@ from headrace.run.container import counted
 from headrace.task.host.task_host import _PARTS
 from headrace.task.metrics import TaskMetrics
 
-MONITORING = Path(headrace.__file__).parent / "operate" / "cli" / "project"
+MONITORING = Path(headrace.__file__).parent / "operate" / "project"
 SELECTOR = re.compile(r"\b(headrace_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")
 CLAUSE = re.compile(r"\b(?:by|on|group_left|group_right|without|ignoring) \(([^)]*)\)")

@@ -22,9 +22,8 @@ from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
 from headrace.operate.cli.checkpoint import list_checkpoints, show
 from headrace.operate.cli.console import AsJson, Exit, exit_of, print_error, print_note, print_result, print_traceback
 from headrace.operate.cli.dashboard import dashboard
-from headrace.operate.cli.doctor import doctor
 from headrace.operate.cli.new import new
-from headrace.operate.cli.run import backfill, plan, run
+from headrace.operate.cli.run import backfill, doctor, plan, run
 from headrace.operate.cli.savepoint import create as create_savepoint
 from headrace.operate.cli.savepoint import delete as delete_savepoint
 from headrace.operate.cli.savepoint import export as export_savepoint

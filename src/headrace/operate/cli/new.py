@@ -47,7 +47,7 @@ def new(
     place = folder or Path(name)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"{place} exists and isn't an empty folder", hint="name another one: --folder")
-    templates = files("headrace.operate.cli") / "project"
+    templates = files("headrace.operate") / "project"
     with writing(place):
         for file, template in FILES.items():
             text = (templates / template).read_text(encoding="utf-8")

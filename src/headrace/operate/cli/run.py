@@ -1,9 +1,10 @@
-"""``headrace run``, ``plan`` and ``backfill``."""
+"""``headrace run``, ``plan``, ``backfill`` and ``doctor``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +13,16 @@ import typer
 
 from headrace.core.errors import UsageError
 from headrace.operate.cli.console import (
+    HOME,
     AppName,
     AsJson,
     DropState,
+    Exit,
     FileArguments,
     FromTables,
     FunctionArguments,
+    Home,
+    Metadata,
     Pipeline,
     Rename,
     print_json,
@@ -29,6 +34,7 @@ from headrace.operate.cli.console import (
 )
 
 if TYPE_CHECKING:
+    from headrace.api.specs import Graph
     from headrace.life.startpoints import StartpointState
 
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -321,3 +327,39 @@ def _in_lines(waiting: Sequence[StartpointState]) -> str:
         return ""
     lines = "".join(f"\n  {state.in_words}" for state in waiting)
     return f"\n\nstartpoints, for the next live start; a batch job applies none{lines}"
+
+
+def doctor(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(metavar="[PIPELINE]", help="Also ask the systems of this app: its brokers, databases, stores."),
+    ] = None,
+    arguments: FileArguments = None,
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether this machine can run apps.
+
+    Looks at Python, Java, Spark, limits, memory, network, disk, clock and metadata; with an app, at its systems too.
+    Each line says ok, warning or problem, and what to do. Exits with 1 if there is a problem.
+    """
+    from headrace.operate.doctor import look
+
+    def graph() -> Graph:
+        from headrace.operate.cli.loader import load_app
+
+        return load_app(pipeline or "", app, arguments or (), arg or ()).graph()
+
+    found = list(look(home, metadata, None if pipeline is None else graph))
+    if as_json:
+        print_json([asdict(one) for one in found])
+    else:
+        for one in found:
+            print_line(f"{one.verdict:8} {one.subject}: {one.found}")
+            if one.remedy:
+                print_line(f"{'':9}{one.remedy}")
+    if any(one.verdict == "problem" for one in found):
+        raise typer.Exit(Exit.FAILED)

@@ -76,13 +76,13 @@ def unknown(_: str) -> str:
 @pytest.mark.parametrize(
     ("name", "value", "subject", "verdict"),
     [
-        ("headrace.operate.cli.doctor.SPACE_LEAST", 1 << 62, "disk", "warning"),
-        ("headrace.operate.cli.doctor.SYNC_SLOW_MS", 0.0, "syncing", "warning"),
-        ("headrace.operate.cli.doctor.MEMORY_LEAST", 1 << 62, "memory", "warning"),
-        ("headrace.operate.cli.doctor.FILES_LEAST", 1 << 40, "open files", "warning"),
-        ("headrace.operate.cli.doctor.SKEW_MS_MAX", -1.0, "clock", "problem"),
+        ("headrace.operate.doctor.SPACE_LEAST", 1 << 62, "disk", "warning"),
+        ("headrace.operate.doctor.SYNC_SLOW_MS", 0.0, "syncing", "warning"),
+        ("headrace.operate.doctor.MEMORY_LEAST", 1 << 62, "memory", "warning"),
+        ("headrace.operate.doctor.FILES_LEAST", 1 << 40, "open files", "warning"),
+        ("headrace.operate.doctor.SKEW_MS_MAX", -1.0, "clock", "problem"),
         ("socket.gethostbyname", unknown, "host name", "problem"),
-        ("pyspark.__version__", "3.5.0", "Spark", "problem"),
+        ("importlib.metadata.version", lambda _: "3.5.0", "Spark", "problem"),
     ],
 )
 def test_what_is_wrong_with_a_machine(cli, tmp_path, monkeypatch, name, value, subject, verdict):

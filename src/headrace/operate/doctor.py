@@ -16,31 +16,17 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 from headrace.core.errors import HeadraceError
-from headrace.operate.cli.console import (
-    HOME,
-    AppName,
-    AsJson,
-    Exit,
-    FileArguments,
-    FunctionArguments,
-    Home,
-    Metadata,
-    counted,
-    format_bytes,
-    print_json,
-    print_line,
-)
+from headrace.operate.cli.console import counted, format_bytes
 
 if TYPE_CHECKING:
+    from headrace.api.specs import Graph
     from headrace.core.secrets import SecretUrl
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -63,23 +49,8 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(
-    pipeline: Annotated[
-        str | None,
-        typer.Argument(metavar="[PIPELINE]", help="Also ask the systems of this app: its brokers, databases, stores."),
-    ] = None,
-    arguments: FileArguments = None,
-    app: AppName = None,
-    arg: FunctionArguments = None,
-    home: Home = HOME,
-    metadata: Metadata = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check whether this machine can run apps.
-
-    Looks at Python, Java, Spark, limits, memory, network, disk, clock and metadata; with an app, at its systems too.
-    Each line says ok, warning or problem, and what to do. Exits with 1 if there is a problem.
-    """
+def look(home: Path, metadata: SecretUrl | None, load: Callable[[], Graph] | None = None) -> Iterator[Finding]:
+    """Look at this machine, and at the systems of the app that ``load`` returns."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "Python": _python,
         "Headrace": _extras,
@@ -91,30 +62,15 @@ def doctor(
         "disk": lambda: _disk(home),
         "metadata": lambda: _metadata(home, metadata),
     }
-    if pipeline is not None:
-        checks["app"] = lambda: _systems(pipeline, app, arguments or (), arg or ())
-    found = [one for subject, check in checks.items() for one in _looked(subject, check)]
-    if as_json:
-        print_json([asdict(one) for one in found])
-    else:
-        for one in found:
-            print_line(_line(one))
-    if any(one.verdict == "problem" for one in found):
-        raise typer.Exit(Exit.FAILED)
-
-
-def _line(one: Finding) -> str:
-    first = f"{one.verdict:8} {one.subject}: {one.found}"
-    return f"{first}\n{'':9}{one.remedy}" if one.remedy else first
-
-
-def _looked(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    try:
-        yield from check()
-    except HeadraceError as error:
-        yield Finding("problem", subject, error.message, error.hint or "")
-    except OSError as error:
-        yield Finding("problem", subject, str(error))
+    if load is not None:
+        checks["app"] = lambda: _systems(load())
+    for subject, check in checks.items():
+        try:
+            yield from check()
+        except HeadraceError as error:
+            yield Finding("problem", subject, error.message, error.hint or "")
+        except OSError as error:
+            yield Finding("problem", subject, str(error))
 
 
 # -- the machine -------------------------------------------------------------------------------------
@@ -161,9 +117,7 @@ def _java() -> Iterator[Finding]:
 
 
 def _spark() -> Iterator[Finding]:
-    import pyspark
-
-    own = pyspark.__version__
+    own = importlib.metadata.version("pyspark")
     other = os.environ.get("SPARK_HOME")
     release = Path(other or ".") / "RELEASE"
     if other is None:
@@ -258,16 +212,12 @@ def _metadata(home: Path, url: SecretUrl | None) -> Iterator[Finding]:
         yield Finding("ok", "metadata", f"{store.place} answers")
 
 
-def _systems(
-    pipeline: str, app: str | None, arguments: Sequence[str], factory_arguments: Sequence[str]
-) -> Iterator[Finding]:
+def _systems(graph: Graph) -> Iterator[Finding]:
     """Ask for each stream of an app, and its store of snapshots, as a start does."""
     from headrace.api.specs import Role
-    from headrace.operate.cli.loader import load_app
     from headrace.stores.transfer import check_objects
     from headrace.task.connections import Connections
 
-    graph = load_app(pipeline, app, arguments, factory_arguments).graph()
     connections = Connections()
     try:
         for id_, spec in graph.streams.items():
