@@ -185,7 +185,15 @@ def check_traces(spans: list[Any], tasks: set[str]) -> None:
         assert now - 60_000_000_000 < span.start_time_unix_nano <= now
 
 
-@pytest.mark.parametrize(("interval_ms", "some_left_out"), [(100, False), (120, False), (20, True), (7, True)])
+@pytest.mark.parametrize(
+    ("interval_ms", "some_left_out"),
+    [
+        (100, False),
+        pytest.param(120, False, marks=pytest.mark.soak),
+        pytest.param(20, True, marks=pytest.mark.soak),
+        (7, True),
+    ],
+)
 def test_each_version_is_traced_or_counted_as_left_out(
     collector: OtlpCollector, tmp_path: Path, interval_ms: int, some_left_out: bool
 ) -> None:
