@@ -61,7 +61,14 @@ def read_released(self):
     return ((shard, state.position) for shard, state in self._states.items() if state.phase in read)
 
 
-patched("released and read on", "a slot goes on with a shard that it has released", Slot, "read", read_released)
+patched(
+    "released and read on",
+    "a slot goes on with a shard that it has released",
+    Slot,
+    "read",
+    read_released,
+    first_seed=2,
+)
 patched(
     "no place in an aggregate",
     "a position is always after a whole record",
@@ -90,7 +97,7 @@ patched(
 
 # -- the host -----------------------------------------------------------------------------------------------
 
-patched("no report", "no commit is reported, only where the task began", Slots, "committed", nothing, first_seed=13)
+patched("no report", "no commit is reported, only where the task began", Slots, "committed", nothing, first_seed=16)
 
 
 class CommitsWhatIsPolled(TaskHost):

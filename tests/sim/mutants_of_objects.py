@@ -32,7 +32,7 @@ patched(
     "a stale sender deletes what is newer",
     "what its own manifests don't name",
     (layout, "_may_delete", whoever_wrote_it),
-    first_seed=17,
+    first_seed=18,
 )
 
 
