@@ -141,6 +141,8 @@ def help_of(one: messages.Series) -> str:
 # -- watching ----------------------------------------------------------------------------------------
 PUBLIC = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
 """These need no token, because they only say whether the app is healthy."""
+READ_ONLY = PUBLIC | {("GET", "/metrics"), ("GET", "/status")}
+"""These are what the token for metrics opens."""
 
 
 def watching_routes(status: Callable[[], messages.AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:

@@ -166,6 +166,16 @@ SLOW_S = 10.0
 _log = logger(__name__)
 
 
+class Readers(NamedTuple):
+    """A second token, which opens only these routes."""
+
+    token: str
+    routes: frozenset[tuple[str, str]]
+
+
+NO_READERS = Readers("", frozenset())
+
+
 class Listener(WorkerThread):
     """Serves ``routes`` (by method and path) from ``start`` to ``close``."""
 
@@ -180,12 +190,13 @@ class Listener(WorkerThread):
         admission: Admission[socket.socket] | None = None,
         public: Container[tuple[str, str]] = (),
         pages: Pages | None = None,
+        readers: Readers = NO_READERS,
     ) -> None:
         """``public`` routes need no token. A client without one is disconnected after one answer."""
         super().__init__("headrace-coordinator")
         entry = admission or Admission(MOST_CONNECTIONS)
         try:
-            self._server = _Server(host, port, token, routes, most_bytes, entry, public, pages)
+            self._server = _Server(host, port, token, routes, most_bytes, entry, public, pages, readers)
         except OSError as error:
             raise InfrastructureError(
                 f"can't listen on {host}:{port}: {_said(error)}",
@@ -237,6 +248,7 @@ class _Server(socketserver.TCPServer):
         admission: Admission[socket.socket],
         public: Container[tuple[str, str]],
         pages: Pages | None,
+        readers: Readers,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.credentials = f"Bearer {token}".encode()
@@ -244,6 +256,7 @@ class _Server(socketserver.TCPServer):
         self.most_bytes = most_bytes
         self.public = public
         self.pages = pages
+        self.readers = readers
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._admission = admission
@@ -385,7 +398,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return self.server.routes[self.command, self.path]
         given = self.headers.get("authorization", "").encode("latin-1", "replace")
-        if not hmac.compare_digest(given, self.server.credentials):
+        readers = self.server.readers
+        if readers.token and hmac.compare_digest(given, f"Bearer {readers.token}".encode()):
+            if (self.command, self.path) not in readers.routes:
+                hint = "it is the one for metrics; use the run's own"
+                raise _Refused(HTTPStatus.FORBIDDEN, UsageError("this token may only read", hint=hint))
+        elif not hmac.compare_digest(given, self.server.credentials):
             hint = "it is in the address that the app has published"
             raise _Refused(HTTPStatus.UNAUTHORIZED, UsageError("the token is missing or wrong", hint=hint))
         if not self.server.showed_token(self.connection):

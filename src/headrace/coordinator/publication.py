@@ -40,6 +40,7 @@ from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Ve
 
 # -- runs --------------------------------------------------------------------------------------------
 SPACE = "runs"
+METRICS_TOKEN_VARIABLE = "HEADRACE_METRICS_TOKEN"  # noqa: S105 - the name of one
 
 _log = logger(__name__)
 
@@ -88,6 +89,19 @@ def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running
 def all_ended(metadata: MetadataStore, app: str | None = None) -> list[EndedRun]:
     """Return the last status of every run that has recorded how it ended."""
     return [EndedRun(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
+
+
+def metrics_token(metadata: MetadataStore, app: str) -> str:
+    """Return the token that reads an app's metrics and nothing else; it is the same in all runs.
+
+    It is ``HEADRACE_METRICS_TOKEN`` or, without that, made by the first who asks.
+    """
+    if given := os.environ.get(METRICS_TOKEN_VARIABLE):
+        return given
+    key = f"{app}/metrics-token"
+    metadata.put_if(SPACE, key, secrets.token_urlsafe(32).encode(), None)
+    found = metadata.get(SPACE, key)
+    return "" if found is None else found.value.decode()
 
 
 def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address:

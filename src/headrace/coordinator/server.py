@@ -29,9 +29,9 @@ from headrace.coordinator.address import ON_THIS_MACHINE, Endpoint
 from headrace.coordinator.assignment import at_home, placed, second_best
 from headrace.coordinator.books import CutOrder, CutReport, QueryBook, SlottedInput
 from headrace.coordinator.calls import CoordinatorCalls, openapi
-from headrace.coordinator.exposition import PUBLIC, watching_routes
+from headrace.coordinator.exposition import PUBLIC, READ_ONLY, watching_routes
 from headrace.coordinator.ledger import Ledger
-from headrace.coordinator.listener import Listener, Pages, Route
+from headrace.coordinator.listener import Listener, Pages, Readers, Route
 from headrace.coordinator.progress import watch
 from headrace.coordinator.startpoints import StartpointService
 from headrace.coordinator.watchers import Hearer
@@ -292,6 +292,7 @@ class Coordinator:
         *,
         endpoint: Endpoint = ON_THIS_MACHINE,
         token: str | None = None,
+        metrics_token: str = "",
         clock: Clock | None = None,
         tables: messages.TableList | None = None,
         startpoints: StartpointService | None = None,
@@ -333,7 +334,15 @@ class Coordinator:
         self._pages = pages
         self._watched = watched
         self._telemetry = telemetry
-        self._listener = Listener(endpoint.host, endpoint.port, self.token, self._routes(), public=PUBLIC, pages=pages)
+        self._listener = Listener(
+            endpoint.host,
+            endpoint.port,
+            self.token,
+            self._routes(),
+            public=PUBLIC,
+            pages=pages,
+            readers=Readers(metrics_token, READ_ONLY),
+        )
         self.url = endpoint.url(self._listener.port)
 
     def start(self) -> None:

@@ -34,7 +34,7 @@ from headrace.coordinator.books import SlotBook, SlottedInput
 from headrace.coordinator.ledger import Ledger, StandbyBook
 from headrace.coordinator.messages import AppStatus
 from headrace.coordinator.progress import CallLimits
-from headrace.coordinator.publication import LifeSign, publish
+from headrace.coordinator.publication import LifeSign, metrics_token, publish
 from headrace.coordinator.server import Coordinator, Silence, SilenceThread
 from headrace.coordinator.startpoints import StartpointService
 from headrace.coordinator.watchers import hearer_of, pages_of, watchers_of
@@ -308,6 +308,7 @@ def coordinated(
         held=places.read(),
         copied=places.read_standbys(),
         token=token,
+        metrics_token=metrics_token(metadata, app),
         pages=page.pages,
         watched=page.watching,
         telemetry=hearer_of(watchers),

@@ -33,7 +33,7 @@ from headrace.operate.cli.savepoint import restore as restore_savepoint
 from headrace.operate.cli.savepoint import show as show_savepoint
 from headrace.operate.cli.savepoint import timelines, undo
 from headrace.operate.cli.startpoint import address, delete, list_startpoints, set_
-from headrace.operate.cli.status import check, drain, offsets, peek, status
+from headrace.operate.cli.status import check, drain, metrics, offsets, peek, status
 from headrace.operate.cli.stream import add_column, create, describe, list_, read, repair, seal, trim, verify, write
 from headrace.operate.cli.table import get, list_tables, scan
 
@@ -140,6 +140,7 @@ app.command("status")(status)
 app.command("dashboard")(dashboard)
 app.command("peek")(peek)
 app.command("check")(check)
+app.command("metrics")(metrics)
 app.command("doctor")(doctor)
 app.command("drain")(drain)
 app.command("version")(version)

@@ -1,4 +1,4 @@
-"""``headrace status``, ``check``, ``drain``, ``offsets`` and ``peek``: how an app does, as text, and its end."""
+"""``headrace status``, ``check``, ``metrics``, ``drain``, ``offsets`` and ``peek``: how an app does, as text, and its end."""
 
 from __future__ import annotations
 
@@ -156,6 +156,19 @@ def check(
         verdict, text = Health.UNKNOWN, f"UNKNOWN: {app} {error.message.splitlines()[0]}{hint}"
     print_result(as_json, {"verdict": verdict.name.lower(), "text": text}, text)
     raise typer.Exit(int(verdict))
+
+
+def metrics(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
+    """Print the URL and token of an app's metrics.
+
+    The token is for Prometheus. It reads /metrics and /status, can stop nothing, and is the same in all runs.
+    """
+    from headrace.coordinator.publication import find, metrics_token
+    from headrace.life.metadata import existing_metadata
+
+    with existing_metadata(home, metadata) as store:
+        found = {"url": f"{find(store, app).url}/metrics", "token": metrics_token(store, app)}
+    print_result(as_json, found, f"URL={found['url']}\nTOKEN={found['token']}")
 
 
 def drain(

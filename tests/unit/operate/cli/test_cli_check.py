@@ -15,13 +15,18 @@ from headrace.operate.cli.main import main
 from running_apps import find
 
 
-def scrape(shop):
-    address = find(shop.home, "shop")
-    parts = urlsplit(address.url)
+def asked(shop, method, path, token):
+    parts = urlsplit(find(shop.home, "shop").url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
-    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {address.token}"})
-    text = connection.getresponse().read().decode()
+    connection.request(method, path, headers={"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    text = answer.read().decode()
     connection.close()
+    return answer.status, text
+
+
+def scrape(shop):
+    _, text = asked(shop, "GET", "/metrics", find(shop.home, "shop").token)
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -62,3 +67,36 @@ def test_an_app_that_runs_shows_its_metrics_and_is_well(tmp_path, capsys):
 def test_an_option_that_makes_no_sense_is_unknown(tmp_path, capsys, option):
     assert main(["check", "shop", "--home", str(tmp_path), option, "soon"]) == 3
     assert option in capsys.readouterr().out
+
+
+def test_the_token_for_metrics_reads_and_stops_nothing_and_is_the_same_in_the_next_run(tmp_path, capsys):
+    shop = Shop(tmp_path / "home")
+    try:
+        tokens = set()
+        for _ in range(2):
+            with shop.running():
+                assert main(["metrics", "shop", "--home", str(shop.home), "--json"]) == 0
+                said = json.loads(capsys.readouterr().out)
+                tokens.add(said["token"])
+                assert said["url"] == f"{find(shop.home, 'shop').url}/metrics"
+                assert asked(shop, "GET", "/metrics", said["token"])[0] == 200
+                assert asked(shop, "GET", "/status", said["token"])[0] == 200
+                refused, why = asked(shop, "POST", "/drain", said["token"])
+                assert (refused, "may only read" in why) == (403, True)
+                assert asked(shop, "GET", "/metrics", "x" + said["token"])[0] == 401
+                assert shop.status().state == "running"
+        assert len(tokens) == 1
+        assert main(["metrics", "shop", "--home", str(shop.home)]) == 2
+    finally:
+        shop.close()
+
+
+def test_a_token_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_METRICS_TOKEN", "our-own")
+    shop = Shop(tmp_path / "home")
+    try:
+        with shop.running():
+            assert asked(shop, "GET", "/metrics", "our-own")[0] == 200
+            assert asked(shop, "POST", "/drain", "our-own")[0] == 403
+    finally:
+        shop.close()

@@ -54,7 +54,7 @@ def test_the_bare_name_shows_the_help(cli: Cli, words: tuple[str, ...]) -> None:
 
 
 VERBS = [
-    *(("plan",), ("run",), ("status",), ("drain",), ("doctor",), ("version",)),
+    *(("plan",), ("run",), ("status",), ("drain",), ("doctor",), ("metrics",), ("version",)),
     *(("stream", verb) for verb in ("create", "list", "describe", "write", "read", "seal", "trim")),
 ]
 
