@@ -65,7 +65,6 @@ class DeltaClient:
         self._loaded: tuple[DeltaTable, system.Stamp | None] | None = None
 
     def shape(self) -> Shape | None:
-        """Return the shape of the table; None if it doesn't exist."""
         try:
             table = self._current()
         except StreamNotFoundError:
@@ -85,14 +84,12 @@ class DeltaClient:
                 DeltaTable.create(self._path, schema, "ignore", by, storage_options=self._options())
 
     def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
-        """Add columns after the present ones."""
         table = self._current()
         with self._translating():
             table.alter.add_columns(list(Schema.from_arrow(pl.Schema(columns)).fields))
             self._sync(table)
 
     def position(self, writer: str) -> int:
-        """Return the highest version that ``writer`` has published, as ``Target.position`` says."""
         table = self._current()
         with self._translating():
             position = _position(table, writer)
@@ -118,7 +115,6 @@ class DeltaClient:
             self._sync(table)
 
     def close(self) -> None:
-        """Forget the table."""
         self._loaded = None
 
     def _has(self, table: DeltaTable, writer: str, version: int) -> bool:

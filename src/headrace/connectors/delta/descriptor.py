@@ -29,7 +29,6 @@ class Delta(OutputOnly):
     storage_options: SecretOptions = field(default_factory=SecretOptions)
 
     def system(self, stream_id: str) -> SystemSpec:
-        """Return the system of this table; each stream has its own."""
         options: dict[str, Any] = {
             "path": self.path,
             "partition_by": self.partition_by,

@@ -1,9 +1,8 @@
 """A Delta table as a row system: written with one commit a version, never read as a stream.
 
-Each commit also stores the writer's position, as a transaction identifier of Delta's own (``txn``). Delta has no
-unsigned numbers, so these become the next wider type; instants are in UTC, in microseconds; categories are text; arrays
-are lists. A type that Delta doesn't have is refused before the app runs. A value that can't be stored is found before
-its commit.
+Each commit also stores the writer's position, as a transaction identifier of Delta's own (``txn``). Unsigned numbers
+become the next wider type; instants are in UTC, in microseconds; categories are text; arrays are lists. A type that
+Delta doesn't have is refused before the app runs. A value that can't be stored is found before its commit.
 
 deltalake syncs nothing. So what a commit has added to a folder is synced after it: the data files, then the entry of
 the log. A table is created in a folder beside it, and renamed into place: of several creators one wins.
@@ -38,7 +37,6 @@ from headrace.systems.registry import check_option_names
 if TYPE_CHECKING:
     from headrace.connectors.delta.client import DeltaClient, Shape
 
-# -- columns -----------------------------------------------------------------------------------------
 _AS_IT_IS = (
     pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Float32, pl.Float64, pl.Boolean, pl.String, pl.Binary, pl.Date,
     pl.Decimal,
@@ -120,7 +118,6 @@ def fitted(rows: pl.DataFrame, table: Mapping[str, pl.DataType], where: str) -> 
 
 
 def misfits(stored: Mapping[str, pl.DataType], table: Mapping[str, pl.DataType]) -> list[str]:
-    """Say for each column that both have why its values don't fit into the table, if they don't."""
     wrong: list[str] = []
     for name, dtype in stored.items():
         if name not in table or cast_safety(dtype, table[name]) in (CastSafety.SAME, CastSafety.LOSSLESS):
@@ -168,7 +165,6 @@ def _refuse(rows: pl.Series, column: str, what: str, hint: str) -> None:
         raise DataError(f"column {column!r} of {count} rows {what}", hint=hint)
 
 
-# -- system ------------------------------------------------------------------------------------------
 _OPTIONS = ("path", "partition_by", "create", "new_columns", "storage")
 
 
@@ -188,7 +184,6 @@ class DeltaSystem(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
-        """Refuse: the rows of a table have no order in which to resume reading."""
         raise _refused(f"the Delta table {self.path} can't be read as a stream")
 
     @override
@@ -196,7 +191,6 @@ class DeltaSystem(RowSystem):
         return DeltaTarget(self.client(), self.partition_by)
 
     def client(self) -> DeltaClient:
-        """Return a new client of the table."""
         with needing("deltalake", "Delta Lake", "delta", "wherever containers run"):
             from headrace.connectors.delta.client import DeltaClient
         return DeltaClient(self.path, self.storage)
@@ -304,7 +298,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
-    """Open the table of a ``SystemSpec`` of kind ``delta``. Options: ``path``; optional the rest of ``DeltaSystem``."""
     check_option_names(name, "delta", options, _OPTIONS, "path")
     given = dict(options)
     given["partition_by"] = tuple(given.get("partition_by", ()))

@@ -1,19 +1,16 @@
 """Avro: datums of a schema from bytes to columns and back.
 
 Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a map
-has the bytes of an array of records with a key and a value. It can't read unions of several types or of one, and types
-that contain themselves; and what has no bytes (null, a record without fields) would let a short payload be a list of
-any length. All these are refused.
+has the bytes of an array of records with a key and a value. Refused are what it can't read (unions of several types or
+of one, types that contain themselves) and what has no bytes (null, a record without fields): a short payload could then
+be a list of any length.
 
 A writer's records become a reader's columns by Avro's rules of schema resolution. Fields are found by name, or by an
-alias of the reader's. One that the writer doesn't have gets the reader's default; one that the reader doesn't have is
-left out. Numbers and bytes are promoted as Avro allows it.
+alias of the reader's; one that the writer doesn't have gets the reader's default.
 
-Datums one after another are a block of an Avro file, so Polars reads many at once. A datum that is too short or too
-long would be read on into the next one. So the schema gets one field more, and each datum a mark that no sender knows:
-when all marks are in their places, every datum ended where its payload did.
-
-Rows are written column by column: each field becomes an array of its bytes, and the arrays are joined.
+Datums one after another are a block of an Avro file, so Polars reads many at once. One that is too short or too long
+would be read on into the next one. So the schema gets one field more, and each datum a mark that no sender knows: when
+all marks are in their places, every datum ended where its payload did.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ from headrace.rows.dtypes import Columns, written
 from headrace.rows.formats import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.rows.pieces import RowsUnreadable
 
-# -- avro schema -------------------------------------------------------------------------------------
 _FIELD = ", field "
 MAP = "Entry"  # how the names of records begin that are entries of maps
 _PRIMITIVES: Mapping[str, pl.DataType] = {
@@ -373,7 +369,6 @@ def _columns(dtype: pl.Struct) -> Columns:
     return {one.name: one.dtype for one in dtype.fields}  # type: ignore[misc]
 
 
-# -- avro --------------------------------------------------------------------------------------------
 _MARK, _LEAD = "__headrace_end", "__headrace_lead"
 _MARK_BYTES = 12
 _SYNC = bytes(16)
@@ -394,7 +389,6 @@ class AvroFormat(Format):
         return _AvroDecoder(self.schema, columns, self.made(columns))
 
     def made(self, columns: Columns) -> Mapping[str, pl.Expr]:
-        """See ``declared``."""
         return declared("the Avro schema", self.schema.columns, columns, self.schema.notes)
 
     @override

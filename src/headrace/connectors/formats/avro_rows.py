@@ -47,7 +47,6 @@ class RowReader:
         self._lead = lead
 
     def read(self, payloads: Sequence[bytes]) -> pl.DataFrame:
-        """One row for each payload. Raises ``RowsUnreadable`` if any of them isn't a datum."""
         rows: list[Any] = []
         try:
             for payload in payloads:

@@ -161,7 +161,6 @@ def _wrong() -> pl.Expr:
 
 
 def open_debezium(spec: FormatSpec) -> Format:
-    """The format of a spec, around the format of its values."""
     settings = spec.settings
     wrapped = settings["format"]["name"] in _JSON
     return DebeziumFormat(inner_format(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)

@@ -183,7 +183,6 @@ def _refused(where: str, schema: object) -> DeclarationError:
 
 
 def open_json_schema(spec: FormatSpec) -> Format:
-    """The format of a spec: with the header of a registry, or without."""
     schema, format = spec.schema, _JsonSchemaFormat(spec.schema)
     if "registry" not in spec.settings:
         return format

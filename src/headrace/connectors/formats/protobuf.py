@@ -1,10 +1,8 @@
 """Protobuf: messages as columns, with the header of a schema registry or without.
 
 Descriptors travel in a ``FormatSpec`` as text, with all that they import, so containers need neither generated code nor
-files. Messages are parsed by protobuf's own C code, and taken apart field by field, each a column.
-
-With a registry, a record names its schema and, by its place in the file, its message. Reading needs no registry for
-that: fields are known by their numbers, whatever the schema that the writer had.
+files. With a registry, a record names its schema and, by its place in the file, its message. Reading needs no registry
+for that: fields are known by their numbers, whatever the schema that the writer had.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from headrace.rows.dtypes import Columns
 from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload, decode_halving
 from headrace.rows.pieces import RowsUnreadable
 
-# -- protobuf messages -------------------------------------------------------------------------------
 Message = Any  # a message of protobuf, whose classes are made while the program runs
 
 _WRAPPERS = frozenset(
@@ -58,7 +55,6 @@ class Field:
 
     @cached_property
     def column(self) -> pl.DataType:
-        """The type of the column."""
         return pl.List(self.dtype) if self.repeated else self.dtype
 
 
@@ -100,7 +96,6 @@ class MessageType:
         return indexes
 
     def to_register(self) -> tuple[Registered, dict[str, Registered]]:
-        """Its file as registries take it, and those that it imports, by their names."""
         own = self._descriptor.file.name
         imported = _in_order({name: self._files[name] for name in _imports(own, self._files)})
         return self._schema(own), {one.name: self._schema(one.name) for one in imported if one.name != own}
@@ -110,7 +105,6 @@ class MessageType:
 
 
 def files_of_class(message: Any) -> tuple[str, str]:
-    """The full name of a generated class, and its files as text."""
     google = _google()
     found: dict[str, Any] = {}
     waiting = [message.DESCRIPTOR.file]
@@ -148,7 +142,6 @@ def files_of_set(data: bytes) -> str:
 
 
 def is_message_class(given: object) -> bool:
-    """Whether this is a class that protobuf has generated."""
     return isinstance(given, type) and hasattr(given, "DESCRIPTOR") and hasattr(given, "FromString")
 
 
@@ -163,7 +156,6 @@ def _google() -> ModuleType:
 
 
 def _imports(name: str, files: Mapping[str, Any]) -> set[str]:
-    """The files that one needs, itself included, without those that everybody knows."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -249,7 +241,6 @@ def _scalar(one: Any) -> pl.DataType:
     return types[one.cpp_type]
 
 
-# -- protobuf ----------------------------------------------------------------------------------------
 _US = 1_000_000
 
 
@@ -427,7 +418,6 @@ def _same(value: Any) -> Any:
 
 
 def open_protobuf(spec: FormatSpec) -> Format:
-    """The format of a spec: with the header of a registry, or without."""
     message = MessageType(spec.settings["message"], spec.settings["descriptors"])
     if "registry" not in spec.settings:
         return _ProtobufFormat(message)

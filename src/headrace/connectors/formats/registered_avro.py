@@ -83,7 +83,6 @@ class RegisteredAvroFormat(Format):
 
 
 def avro_to_register(schema: object) -> Registered:
-    """A schema as registries take it."""
     return Registered(json.dumps(schema_types(schema)))
 
 
@@ -150,7 +149,6 @@ class _RegisteredAvroDecoder(Decoder):
 
 
 def open_avro(spec: FormatSpec) -> Format:
-    """The format of a spec: with a registry, or bare datums of one schema."""
     if "registry" not in spec.settings:
         return AvroFormat(spec.schema)
     writer = None if spec.schema is None else writer_of(spec, avro_to_register(spec.schema))

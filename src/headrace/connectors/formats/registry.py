@@ -1,13 +1,11 @@
 """Schema registries with Confluent's interface: settings, requests, schemas, and the header of records.
 
-``RegistryClient`` makes one request after another, each with a time limit, without retries, and blocks. Neither
-messages nor tracebacks have the secrets. They are read again for each request, so that one that was replaced is used at
-once.
+``RegistryClient`` blocks, and makes each request once, with a time limit. Neither messages nor tracebacks have the
+secrets, which are read again for each request, so that one that was replaced is used at once.
 
-``SchemaSource`` fetches each schema once, in a thread, and keeps up to a limit of them. A decoder must not wait for a
-registry for long. So the caller waits a moment, and is then asked to return later: the fetch goes on. A registry that
-is away is asked again after pauses that grow. An id that it doesn't know is asked for several times, as copies of a
-registry may lag, and then counts as unknown for a while.
+``SchemaSource`` fetches each schema once, in a thread. A decoder must not wait for long: so it waits a moment, and is
+then asked to return later. A registry that is away is asked again after pauses that grow. An id that it doesn't know is
+asked for several times, as copies of a registry may lag, and then counts as unknown for a while.
 
 The header of a record is a zero byte, and the id of its schema in four bytes.
 """
@@ -44,7 +42,6 @@ from headrace.core.secrets import SecretPlace, check_no_credentials
 from headrace.rows.dtypes import Columns
 from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload, all_values, gathered, without_nulls
 
-# -- settings ----------------------------------------------------------------------------------------
 TIMEOUT_MS = 5_000
 _KNOWN = ("url", "user", "password", "token", "ca_file", "timeout_ms")
 
@@ -80,7 +77,6 @@ class RegistrySettings:
             raise DeclarationError("user= can't contain a colon", hint="check user=")
 
     def options(self) -> dict[str, Any]:
-        """The settings as JSON, as far as they were given."""
         given = {name: value for name in _KNOWN if (value := getattr(self, name)) is not None}
         if self.timeout_ms == TIMEOUT_MS:
             del given["timeout_ms"]
@@ -88,7 +84,6 @@ class RegistrySettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The settings of ``options()``."""
         unknown = sorted(set(options) - set(_KNOWN))
         if unknown or "url" not in options:
             wrong = f"unknown settings {unknown}" if unknown else "no url"
@@ -123,7 +118,6 @@ class Registered:
     references: tuple[Reference, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """The schema as registries take it."""
         body: dict[str, Any] = {"schema": self.text}
         if self.type != "AVRO":
             body["schemaType"] = self.type
@@ -141,7 +135,6 @@ class RegistryClient:
         self._opener: OpenerDirector | None = None
 
     def by_id(self, id: int) -> Registered | None:
-        """The schema with this id; None if it doesn't exist."""
         answer = self._ask("GET", f"/schemas/ids/{id}", missing=True)
         return None if answer is None else self._schema(answer)
 
@@ -157,7 +150,6 @@ class RegistryClient:
         return self._schema(answer)
 
     def lookup(self, subject: str, schema: Registered) -> tuple[int, int] | None:
-        """The id and the version of a schema under a subject; None if it isn't registered there."""
         answer = self._ask("POST", f"/subjects/{_quoted(subject)}", schema.body(), missing=True)
         return None if answer is None else (self._number(answer, "id"), self._number(answer, "version"))
 
@@ -482,7 +474,6 @@ _HEAD = itemgetter(slice(0, HEADER_BYTES))
 
 
 def header(id: int) -> bytes:
-    """The header of a record of this schema."""
     return _MAGIC + id.to_bytes(4, "big")
 
 
@@ -493,7 +484,6 @@ def _no_header(head: bytes) -> str:
 
 
 def ids_in(payloads: Sequence[bytes]) -> dict[bytes, int | None]:
-    """The id in each of the different first bytes of the records, in their order."""
     return {
         head: int.from_bytes(head[1:], "big") if len(head) == HEADER_BYTES and head[:1] == _MAGIC else None
         for head in dict.fromkeys(map(_HEAD, payloads))
@@ -667,7 +657,6 @@ class SubjectWriter:
 
 
 def client_of(spec: FormatSpec) -> RegistryClient:
-    """The client of the registry that a format names."""
     return RegistryClient(RegistrySettings.of(spec.settings["registry"]))
 
 

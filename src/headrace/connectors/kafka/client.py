@@ -1,7 +1,7 @@
 """Clients of a Kafka cluster, and what their errors mean. Only this module imports confluent_kafka.
 
 librdkafka connects by itself, again and again, and says why it can't in callbacks. ``KafkaClient`` keeps the last of
-these, so that a call that has waited in vain can say what the matter is. Secrets are read when a client is made.
+these, for a call that has waited in vain. Secrets are read when a client is made.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ class Troubles:
         return self.secret.clean(self.last.str() if told else f"{self.last.str()}: {self.closed}")
 
     def over(self) -> None:
-        """Something has worked."""
         self.last = None
         self.closed = ""
 
@@ -127,7 +126,6 @@ class KafkaClient(Generic[R]):
             ) from None
 
     def answer(self, future: Future[T], doing: str) -> T:
-        """Wait for the answer to a call of an admin client."""
         error = future.exception()
         if isinstance(error, KafkaException):
             # The error itself stays out of tracebacks. They refer to all callers, some of those to the future, and the
@@ -174,7 +172,6 @@ def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
 
 
 def no_right_to_group(error: KafkaError | None) -> bool:
-    """Whether a consumer's user has no right to its group."""
     return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
@@ -230,7 +227,6 @@ def open_plain_producer(settings: KafkaSettings) -> KafkaClient[Producer]:
 
 
 def open_admin(settings: KafkaSettings) -> KafkaClient[AdminClient]:
-    """An admin client."""
     return _open(settings, AdminClient, {}, {})
 
 

@@ -44,7 +44,6 @@ from headrace.systems.base import (
     check_within,
 )
 
-# -- what is fetched ---------------------------------------------------------------------------------
 BUFFER_BYTES = 16 << 20  # what waits in all feeds together; librdkafka has as much again
 FEED_BYTES_MIN = 1 << 20
 LOOK_S = 30.0  # how often it checks that the topic is unchanged
@@ -132,7 +131,6 @@ def _beyond_the_end(topic: str, partition: int, position: Offset, high: Offset) 
     )
 
 
-# -- consumer ----------------------------------------------------------------------------------------
 ASK_AGAIN_MS = 10_000.0
 END_MS = 500.0  # how often brokers are asked where partitions end that aren't read to their ends
 
@@ -174,8 +172,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         self._ends: dict[int, Offset] = {}  # where partitions ended when brokers said so last
         self._asking: Asked = {}
         self._asked_ms = float("-inf")
-
-    # -- where reading begins
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
@@ -225,8 +221,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
     def close(self) -> None:
         super().close()
         self._fetching.close()
-
-    # -- what is read
 
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
@@ -318,8 +312,6 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         readable(self.fileno(), ms)
         return True
 
-    # -- how far it is
-
     @override
     def fileno(self) -> int | None:
         return self._fetching.fileno()
@@ -363,7 +355,6 @@ def _unread(lost: int, after: Offset) -> list[Unread]:
     return [Unread("lost", lost, warning)] if lost else []
 
 
-# -- admin -------------------------------------------------------------------------------------------
 class KafkaAdmin(UnwatchedAdmin):
     """The one topic is a stream of any name. ``columns`` are those that the formats say by themselves, if they do."""
 
@@ -469,7 +460,6 @@ class KafkaAdmin(UnwatchedAdmin):
         return UsageError(f"the topic {self._topic!r} {why}", hint=hint)
 
 
-# -- system ------------------------------------------------------------------------------------------
 CALL_S = 5.0  # how long a run loop may wait for an answer
 
 

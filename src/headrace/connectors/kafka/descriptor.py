@@ -35,7 +35,6 @@ from headrace.rows.formats import FormatSpec, open_format
 from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
-# -- kafka -------------------------------------------------------------------------------------------
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -46,14 +45,12 @@ class Kafka:
     options: TopicOptions
 
     def system(self, stream_id: str) -> SystemSpec:
-        """The system of this topic; each stream has its own."""
         return self._spec(stream_id, self._named(stream_id).options())
 
     def _named(self, stream_id: str) -> TopicOptions:
         return self.options if self.options.topic else replace(self.options, topic=_topic(stream_id))
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         columns = self.options.record_columns
         about = {
             name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
@@ -62,7 +59,6 @@ class Kafka:
         return input_schema(self.options.topic or "of this input", "Kafka", self.options.format, about, columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input."""
         topic = self._named(stream_id).topic
         if use.start != "oldest":
             raise DeclarationError(
@@ -77,7 +73,6 @@ class Kafka:
         return self._spec(stream_id, self._named(stream_id).options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         named = self._named(stream_id)
         if inputs := named.given(name for name in INPUT if name not in OUTPUT):
             raise DeclarationError(
@@ -247,7 +242,6 @@ def _end(end: object) -> InputEnd | None:
     )
 
 
-# -- kafka log ---------------------------------------------------------------------------------------
 KIND = "kafka-log"
 
 
@@ -259,7 +253,6 @@ class KafkaLog:
     name: str
 
     def system(self, stream_id: str) -> SystemSpec:
-        """The one system for all streams of this log."""
         return SystemSpec(self.name, KIND, self.log.options())
 
 

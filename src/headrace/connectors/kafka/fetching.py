@@ -1,13 +1,13 @@
 """Fetches partitions of topics in a thread of its own, with one client, into feeds for one other thread.
 
-librdkafka fetches ahead by itself. The thread moves what it has fetched into feeds, which are bounded, and then leaves
-it where it is. A partition whose feed is full while others have room is paused. That is costly: what was fetched of it
-ahead is fetched again. The thread alone uses the client and assigns partitions, so nothing of an earlier assignment
-gets into a later feed.
+librdkafka fetches ahead. The thread moves what it has fetched into feeds, which are bounded, and then leaves it where
+it is. A partition whose feed is full while others have room is paused, at a price: what was fetched ahead is fetched
+again. The thread alone uses the client and assigns partitions, so nothing of an earlier assignment gets into a later
+feed.
 
 The lock guards feeds and orders; it is never held while a broker is waited for. Calls that wait without letting other
-threads run, such as those for cached offsets, aren't made at all. A pipe says that there is something new:
-librdkafka has no descriptor to wait for. ``PartitionFeed`` and ``FetchedRecords`` are pure; the caller has the lock.
+threads run, such as those for cached offsets, aren't made at all. A pipe says that there is something new: librdkafka
+has no descriptor. ``PartitionFeed`` and ``FetchedRecords`` are pure; the caller has the lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ _KEY: Callable[[Message], bytes | None] = Message.key
 Key = tuple[str | None, int | None]
 
 
-# -- what was fetched --------------------------------------------------------------------------------
 @dataclass(slots=True)
 class FetchedRecords:
     """Records of one partition, in order. ``next`` is where reading goes on after them, beyond gaps.
@@ -69,11 +68,9 @@ class FetchedRecords:
 
     @property
     def dense(self) -> bool:
-        """Whether there are no gaps between the records."""
         return not self.values or self.offsets[-1] - self.offsets[0] + 1 == len(self.values)
 
     def before(self, end: Offset) -> FetchedRecords:
-        """The records before an offset."""
         return self if self.next <= end else self._cut(slice(bisect_left(self.offsets, end)), end, self.size)
 
     def split(self, max_bytes: int, *, least: int) -> tuple[FetchedRecords, FetchedRecords]:
@@ -89,7 +86,6 @@ class FetchedRecords:
         return FetchedRecords(self.offsets[part], self.values[part], next, size, keys, times, headers, self.lost)
 
     def first_at(self, time_ms: int) -> Offset | None:
-        """The offset of the first record with this timestamp or a later one; None if there is none."""
         index = next((i for i, time in enumerate(self.times) if time >= time_ms), None)
         return None if index is None else self.offsets[index]
 
@@ -165,11 +161,9 @@ class PartitionFeed:
 
     @property
     def place(self) -> TopicPartition:
-        """The partition, and where to go on."""
         return TopicPartition(self.topic, self.partition, self.fetched_to)
 
     def put(self, fetched: FetchedRecords) -> None:
-        """Take in what was fetched."""
         if self._marked and None in fetched.values:
             self.mark = fetched.offsets[fetched.values.index(None)]
             fetched = fetched.before(self.mark)
@@ -186,17 +180,14 @@ class PartitionFeed:
 
     @property
     def sound(self) -> bool:
-        """Whether it goes on."""
         return not self.closed and self.mark is None and self.error is None
 
     @property
     def at_end(self) -> bool:
-        """Whether everything was fetched up to the last known end."""
         return self.end == self.fetched_to
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to take."""
         return bool(self._waiting)
 
     def take(self, max_bytes: int, *, exactly: bool = False) -> FetchedRecords | None:
@@ -221,12 +212,10 @@ class PartitionFeed:
         return together(pieces)
 
     def clear(self) -> None:
-        """Drop what waits: it will not be taken."""
         self.closed = True
         self._waiting.clear()
 
 
-# -- fetching ----------------------------------------------------------------------------------------
 class FetchSource(ABC):
     """A kind of topics that are fetched. The fetching thread calls it."""
 
@@ -269,13 +258,11 @@ class FetchThread(WorkerThread):
     # -- for the thread that uses it
 
     def begin(self, topic: str, partition: int, position: Offset) -> PartitionFeed:
-        """Start fetching a partition from a position."""
         feed = PartitionFeed(topic, partition, position, marked=self._source.marked)
         self._order(feed, wanted=True)
         return feed
 
     def end(self, feed: PartitionFeed) -> None:
-        """Stop fetching a partition. What was fetched is dropped."""
         with self.lock:
             feed.clear()
         self._order(feed, wanted=False)
@@ -306,17 +293,14 @@ class FetchThread(WorkerThread):
             raise problem
 
     def signal(self) -> None:
-        """Make the descriptor readable: there is something left to do."""
         with self.lock:
             self._bell.ring()
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is something new."""
         return self._bell.fileno()
 
     @override
     def close(self) -> None:
-        """End the thread, and release everything, the client too. Called once."""
         super().close()
         self._bell.close()
         self.client.raw.close()

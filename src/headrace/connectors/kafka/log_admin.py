@@ -1,12 +1,11 @@
 """Management of the streams of a log in Kafka: registry, groups and ends. Threads may share it, but for ``unread``.
 
 A stream ends with a mark in each partition, a record without a value, unlike any frame. A mark may be there twice:
-which one counts is recorded. ``Metadata`` is the registry: every answer is as new as the question, because the topic's
-end is asked for, and read up to. One lock is held while a broker is waited for.
+which one counts is recorded. Answers of ``Metadata``, the registry, are as new as the question: the topic's end is
+asked for, and read up to. One lock is held while a broker is waited for.
 
-Positions of readers are committed offsets of groups. A run loop reports and asks many times a second, and doesn't wait:
-of each group one commit is under way at a time, and what is reported meanwhile goes out with the next one. What is
-asked for is answered from the last answers of the brokers, and they are asked again when those are old.
+A run loop reports and asks for positions of readers many times a second, and doesn't wait: of each group one commit is
+under way at a time, and questions are answered from the brokers' last answers.
 
 A stream is in the registry before its topic is there, so a topic that exists without a stream belongs to another
 program, and is left alone. Partitions are counted by the topic.
@@ -63,7 +62,6 @@ from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
 
-# -- records -----------------------------------------------------------------------------------------
 def append(
     producer: KafkaClient[Producer], again: str, topic: str, partitions: int, value: bytes | None, key: bytes | None
 ) -> tuple[Offset, ...]:
@@ -94,12 +92,10 @@ END_KEY = b"headrace-end"  # for people who look at the topic; nothing is decide
 
 
 def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
-    """Append a mark to each partition; return where they are."""
     producer = open_plain_producer(options.settings)
     return append(producer, "seal the stream again", options.topic(stream), partitions, None, END_KEY)
 
 
-# -- log metadata ------------------------------------------------------------------------------------
 _GROUP = "headrace"
 _RECORDS = 1000
 _POLL_S = 0.1
@@ -127,13 +123,11 @@ class Metadata:
         self._position: Offset = 0
 
     def refresh(self) -> Registry:
-        """Read what has been ordered up to now."""
         with self._lock:
             self._read()
             return self._registry
 
     def order(self, order: StreamOrder) -> StreamEntry:
-        """Append an order, and return the stream's entry after the order."""
         with self._lock:
             if self._consumer is None:
                 if self._topics.find(self._topic) is None:
@@ -201,7 +195,6 @@ class Metadata:
         self._position = offset + 1
 
 
-# -- log positions -----------------------------------------------------------------------------------
 _OLD_S = 0.1
 _GUESS = 4096.0  # how large a record is taken to be before one was seen
 _WEIGHT = 0.05
@@ -216,13 +209,11 @@ class Sizes:
         self._means: dict[str, float] = {}
 
     def seen(self, stream: str, records: int, size: int) -> None:
-        """Take in records with so many bytes."""
         if records:
             mean = size / records
             self._means[stream] = mean + (self._means.get(stream, mean) - mean) * (1 - _WEIGHT) ** records
 
     def of(self, stream: str) -> float:
-        """The mean size of a record."""
         return self._means.get(stream, _GUESS)
 
 
@@ -235,7 +226,6 @@ class _Distance:
     unread: list[Offset] = field(default_factory=list)
 
 
-# -- log admin ---------------------------------------------------------------------------------------
 class KafkaLogAdmin(Admin):
     """The admin of a log."""
 
@@ -408,8 +398,6 @@ class KafkaLogAdmin(Admin):
     @override
     def bytes_per_offset(self, stream: str) -> float:
         return self._sizes.of(stream)
-
-    # -- streams ---------------------------------------------------------------------------------------
 
     def _group(self, group: str) -> str:
         return f"{self._options.prefix}{check_id('group', group)}"

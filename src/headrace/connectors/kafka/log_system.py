@@ -1,13 +1,12 @@
 """A log in Kafka: each stream of frames is a topic that only Headrace writes.
 
-The producer sends at once and waits in ``flush``. A record after the mark of a seal isn't in the stream, although the
-broker has acknowledged it. So a flush looks whether another program has written between its own records. Where none
-has, there is no mark. Where one has, it asks the registry, which knew of the seal before there was a mark. After any
-failure the client is thrown away with what it has not sent: what is sent later must not overtake it.
+A record after the mark of a seal isn't in the stream, although the broker has acknowledged it. So a flush looks whether
+another program has written between its own records. If so, it asks the registry, which knew of the seal before there
+was a mark. After any failure the client is thrown away with what it has not sent: what is sent later must not overtake
+it.
 
 A consumer's ``register`` waits for brokers; ``poll`` takes what a thread of ``fetching`` has fetched. A partition is
-fetched from its first poll on. Its end is known from the registry, or found as a mark; then the registry is asked
-whether the stream has ended there.
+fetched from its first poll on. Its end is known from the registry, or found as a mark; then the registry is asked.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ from headrace.systems.base import (
     check_within,
 )
 
-# -- log producer ------------------------------------------------------------------------------------
 ACKNOWLEDGED_S = 30.0  # how long a record may take to be acknowledged: as long as a broker may be away
 _QUEUE_BYTES_MIN = 64 << 20
 _SEAL_S = 5.0
@@ -178,8 +176,6 @@ class _KafkaLogProducer(Producer):
         finally:
             self._throw_away()
 
-    # -- clients and partitions --------------------------------------------------------------------------
-
     def _open_client(self) -> KafkaClient[RawProducer]:
         if self._client is None:
             largest = self._options.record_bytes + 4096
@@ -222,7 +218,6 @@ class _KafkaLogProducer(Producer):
         return _WrittenPartition(stream, topic, partition, end)
 
 
-# -- what is fetched ---------------------------------------------------------------------------------
 FEED_BYTES = 4 << 20  # of each feed, before others wait for it; four times as much if others have room
 
 
@@ -246,7 +241,6 @@ class _FrameSource(FetchSource):
         )
 
 
-# -- log consumer ------------------------------------------------------------------------------------
 _USUAL = {
     # Partitions that are added to a fetch wait for the one under way.
     "fetch.wait.max.ms": "50",
@@ -417,7 +411,6 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
         self._fetching.close()
 
 
-# -- log system --------------------------------------------------------------------------------------
 class KafkaLogSystem(System):
     """A log in a Kafka cluster. It connects when it is first used."""
 
@@ -441,5 +434,4 @@ class KafkaLogSystem(System):
 
 
 def open_kafka_log(name: str, options: Mapping[str, Any]) -> KafkaLogSystem:
-    """Open the log of a ``SystemSpec`` of kind ``kafka-log``. Its options are those of ``LogOptions.options()``."""
     return KafkaLogSystem(LogOptions.of(options))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutput:
-    """The system of a ``SystemSpec`` of kind ``kafka``: an output if it says anything of one."""
     with needing("confluent-kafka", "Kafka", "kafka"):
         from headrace.connectors.kafka.consumer import KafkaSystem
         from headrace.connectors.kafka.target import KafkaOutput

@@ -1,13 +1,13 @@
 """How one writer publishes versions in Kafka transactions, as a table: states, events and actions. Pure.
 
-A transaction carries a version's rows and, last, the version itself, for the progress topic. The writer's transactional
-id is the same in each of its lives. ``OPEN`` takes the id over: Kafka aborts what another life has left open, finishes
-what it was committing, and refuses whatever it sends from then on. So what ``FIND`` reads after that is final, and
-nothing is sent before it has been read.
+A transaction carries a version's rows and, last, the version itself, for the progress topic. The transactional id is
+the same in each life of a writer. ``OPEN`` takes it over: Kafka aborts what another life has left open, finishes what
+it was committing, and refuses whatever it sends from then on. So what ``FIND`` reads after that is final, and nothing
+is sent before it has been read.
 
 ``FIND`` proves what it finds: it reads committed records up to the high watermark, which counts the records of open
-transactions, too. Reading up to the end that readers of committed records see isn't enough: that end is before the
-oldest open transaction of any writer, and may hide a committed version.
+transactions, too. The end that readers of committed records see isn't enough: that is before the oldest open
+transaction of any writer, and may hide a committed version.
 
 A refused writer checks, without taking over the id, whether its version was published, because it may be a stale copy
 that wakes up. Only if the version is still missing after some checks does it take over. So an absent owner is replaced,
@@ -176,7 +176,6 @@ class Publishing:
 
     @property
     def ready(self) -> bool:
-        """The position is known, and nothing is in doubt."""
         return self.position is not None and self.state in (State.IDLE, State.REPLACED)
 
     def trust(self, published: int) -> None:
@@ -184,7 +183,6 @@ class Publishing:
         self._floor = max(self._floor, published)
 
     def there(self, version: int) -> bool:
-        """Whether this version is known to be published."""
         return self.position is not None and version <= self.position
 
     def ask(self, wanted: WantedVersion | None, now_ms: float) -> Action:
@@ -199,11 +197,9 @@ class Publishing:
         return self._step(Event.WANTED_OLD if old else Event.WANTED)
 
     def progress(self) -> Progress:
-        """The record of the version that is to be sent."""
         return Progress() if self._wanted is None else Progress(self._wanted.version, self._wanted.rows, self._me)
 
     def opened(self) -> Action:
-        """The id is taken over."""
         return self._step(Event.OPENED)
 
     def read(self, progress: Progress | None, now_ms: float) -> Action:
@@ -225,11 +221,9 @@ class Publishing:
         return self._step(event)
 
     def sent(self) -> Action:
-        """Rows and version are in the transaction, and acknowledged."""
         return self._step(Event.SENT)
 
     def committed(self) -> Action:
-        """The transaction is committed: its version is published."""
         if self._wanted is not None:
             self.position = self._wanted.version
             self.last = self.progress()

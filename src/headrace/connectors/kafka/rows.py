@@ -24,8 +24,6 @@ from headrace.rows.formats import Decoder, Format, Payload
 from headrace.rows.given import HEADERS, header_column
 from headrace.rows.hashing import layout
 
-# -- record rows -------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
@@ -71,7 +69,6 @@ class RecordRows:
         self._keys = keys
 
     def wants(self, what: str) -> bool:
-        """Whether ``key``, ``timestamp`` or ``headers`` of records are needed."""
         return bool(self._keys) if what == "key" else what in self._about.values()
 
     def decode(self, partition: int, records: FetchedRecords) -> DecodedRecords:
@@ -127,7 +124,6 @@ def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
-# -- output records ----------------------------------------------------------------------------------
 OVERHEAD = 512  # the most that a record has beyond its key, value and headers: Kafka's own, and our headers
 _PER_HEADER = 12
 _DATA = {"key": pl.Binary(), "value": pl.Binary()}
@@ -143,7 +139,6 @@ class Roles:
     headers: str | None = None
 
     def check(self, columns: Mapping[str, pl.DataType], topic: str) -> None:
-        """Raise ``DeclarationError`` unless rows of these columns have what is needed."""
         for what, name in (("key", self.key), ("timestamp", self.timestamp), ("headers", self.headers)):
             if name is not None and name not in columns:
                 raise DeclarationError(
@@ -246,6 +241,5 @@ Header = tuple[str, bytes | None]
 
 
 def headers_of(column: pl.Series) -> Iterator[list[Header]]:
-    """Yield the headers of each record as Kafka's client takes them."""
     for row in column.to_list():
         yield [(one["name"] or "", one["value"]) for one in row or ()]

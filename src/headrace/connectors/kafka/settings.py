@@ -1,15 +1,13 @@
 """How a Kafka cluster is reached, the options of a topic and of a log, and the registry of a log. Pure.
 
-Options of librdkafka that say what exactly-once rests on are Headrace's, and secrets are given by where they are.
-
 In a log's topics nothing may be deleted but what Headrace trims, and nothing may be dropped by key: frames have no
 keys, and are counted by place. So a topic is neither compacted nor limited in time or size. Kafka stamps the records,
 so their times rise.
 
-Which streams a log has, a topic of orders says. Whoever wants something appends an order, and then reads what has come
-before it. All read the same orders in the same sequence, and so agree on which of them count: of two that create a
-stream, the first. An order that doesn't fit what was decided before it changes nothing, and neither does one that is
-there twice. The topic is not compacted: an order that changes nothing could drop one that counts.
+Which streams a log has, a topic of orders says. All read the same orders in the same sequence, and so agree on which
+of them count: of two that create a stream, the first. An order that doesn't fit what was decided before it changes
+nothing, nor does one that is there twice. So the topic is not compacted: an order that changes nothing could drop one
+that counts.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ from headrace.systems.base import StreamInfo
 from headrace.systems.registry import KAFKA_LOG_PREFIX, check_option_names
 from headrace.systems.shape import new_columns, with_columns
 
-# -- settings ----------------------------------------------------------------------------------------
 Value = str | SecretPlace
 
 _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?")
@@ -104,7 +101,6 @@ class KafkaSettings:
 
     @classmethod
     def checked(cls, brokers: object, client: object = None, oauth: object = None) -> Self:
-        """The settings that a user has written. Raises ``DeclarationError`` for what can't work."""
         checked = {} if client is None else _check_client(client)
         return cls(_check_brokers(brokers), tuple(sorted(checked.items())), _check_oauth(oauth, checked))
 
@@ -116,7 +112,6 @@ class KafkaSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The settings of ``options()``. Raises ``DeclarationError``, as ``checked`` does."""
         client = {
             name: SecretPlace.of(value) if isinstance(value, Mapping) else value
             for name, value in options.get("client", {}).items()
@@ -259,14 +254,12 @@ class InputEnd:
     offsets: Mapping[int, Offset] = field(default_factory=dict, hash=False)
 
     def options(self) -> dict[str, Any]:
-        """The end as JSON."""
         if self.time_ms is not None:
             return {"time": self.time_ms}
         return {"offsets": {str(partition): offset for partition, offset in sorted(self.offsets.items())}}
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The end of ``options()``."""
         offsets = {int(partition): offset for partition, offset in options.get("offsets", {}).items()}
         return cls(time_ms=options.get("time"), offsets=offsets)
 
@@ -303,7 +296,6 @@ class TopicOptions:
         return {"topic": self.topic, **self.settings.options(), "format": format, **self.json(names)}
 
     def json(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of these options that were given, as JSON."""
         found = self.given(names)
         for name, value in found.items():
             match value:
@@ -315,7 +307,6 @@ class TopicOptions:
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
         known = ["topic", "format", *INPUT, *SETTINGS]
         output = options.get("output", {})
         inputs = {one: value for one, value in options.items() if one != "output"}
@@ -366,7 +357,6 @@ class LogOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The options of a ``SystemSpec``. Raises ``DeclarationError`` for what can't be."""
         own = {"prefix", "replication", "record_bytes"}
         if unknown := sorted(set(options) - own - set(SETTINGS)):
             raise DeclarationError(
@@ -392,7 +382,6 @@ class LogOptions:
             )
 
     def options(self) -> dict[str, Any]:
-        """The options as JSON, without those that have not been given."""
         usual = type(self)(self.settings)
         own = {name: getattr(self, name) for name in ("prefix", "replication", "record_bytes")}
         given = {name: value for name, value in own.items() if value != getattr(usual, name)}
@@ -404,11 +393,9 @@ class LogOptions:
         return f"{self.prefix}{_REGISTRY}"
 
     def topic(self, stream: str) -> str:
-        """The topic of a stream."""
         return f"{self.prefix}{check_id('stream', stream)}"
 
     def topic_settings(self) -> dict[str, str]:
-        """The settings of a topic that is created."""
         return {
             **_NEEDED,
             "message.timestamp.type": "LogAppendTime",
@@ -425,7 +412,6 @@ _WHY = {
 
 
 def check_settings(topic: str, found: Mapping[str, str | None]) -> None:
-    """Raise ``DeploymentError`` if frames can't be kept in a topic with these settings."""
     wrong = {name: found[name] for name, needed in _NEEDED.items() if found.get(name, needed) != needed}
     if wrong:
         said = "; ".join(f"{name} is {value}: {_WHY[name]}" for name, value in wrong.items())
@@ -458,13 +444,11 @@ class StreamOrder(msgspec.Struct, frozen=True):
 
 
 def creation(info: StreamInfo) -> StreamOrder:
-    """The order that creates a stream of this shape."""
     columns = None if info.columns is None else columns_to_json(info.columns)
     return StreamOrder("create", info.name, partitions=info.partitions, columns=columns, key=info.key)
 
 
 def addition(stream: str, columns: dict[str, Any]) -> StreamOrder:
-    """The order that adds columns."""
     return StreamOrder("columns", stream, columns=columns_to_json(columns))
 
 
@@ -472,12 +456,10 @@ _decoder = msgspec.json.Decoder(StreamOrder)
 
 
 def encode_order(order: StreamOrder) -> bytes:
-    """The order as a record."""
     return msgspec.json.encode(order)
 
 
 def decode_order(data: bytes, where: str) -> StreamOrder:
-    """Read a record. Raises ``DataError`` if it is malformed, or from a newer version of Headrace."""
     return decode_record(_decoder, data, f"the order at {where}", FORMAT)
 
 
@@ -496,7 +478,6 @@ class StreamEntry:
         return self.ends[partition] if partition < len(self.ends) else 0
 
     def require_open(self) -> None:
-        """Raise ``StreamSealedError`` if the stream takes no more records."""
         if self.sealing:
             raise StreamSealedError(
                 f"stream {self.info.name!r} was sealed: it takes no more records or partitions",
@@ -511,7 +492,6 @@ class Registry:
         self.entries: dict[str, StreamEntry] = {}
 
     def require(self, stream: str) -> StreamEntry:
-        """The entry of a stream. Raises ``StreamNotFoundError`` if it doesn't exist."""
         entry = self.entries.get(stream)
         if entry is None:
             raise StreamNotFoundError(
@@ -521,7 +501,6 @@ class Registry:
         return entry
 
     def apply(self, order: StreamOrder) -> None:
-        """Take the next order."""
         entry = self.entries.get(order.stream)
         match order.what:
             case "create":

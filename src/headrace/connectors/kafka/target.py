@@ -1,11 +1,11 @@
 """A topic of Kafka as an output: each version exactly once, or at least once without transactions.
 
 Rows become records before their commit. With transactions, each version is in one together with the writer's position;
-``publishing`` says what is done when, here it is done. Without, what no commit says to be written is written again
-after a restart. Records of a key are in order, apart from repetitions, and their headers say which row each is.
+``publishing`` says what is done when. Without, what no commit says to be written is written again after a restart.
+Records of a key are in order, apart from repetitions, and their headers say which row each is.
 
-Threads make the calls, one at a time for each writer. The run loop starts them and looks for their results, and doesn't
-wait for Kafka, except in ``position``, in the first ``accept``, and in ``close``.
+Threads make the calls, one at a time for each writer. The run loop doesn't wait for Kafka, except in ``position``, in
+the first ``accept``, and in ``close``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from headrace.core.log import logger
 from headrace.rows.formats import open_format
 from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 
-# -- turns -------------------------------------------------------------------------------------------
 LOOK_MS = 2.0  # how soon the run loop looks for a result
 _log = logger(__name__)
 
@@ -97,7 +96,6 @@ class Turns:
         self._threads.shutdown(cancel_futures=True)
 
 
-# -- topic target ------------------------------------------------------------------------------------
 THREADS_MAX = 16
 ANSWER_S = 3.0
 LOOK_AGAIN_S = 30.0  # how long commits don't wait for a cluster that hasn't answered one of them
@@ -146,7 +144,6 @@ class TopicTarget(Target):
         self.topics.close()
 
 
-# -- target ------------------------------------------------------------------------------------------
 POSITION_S = 5.0
 
 
@@ -299,7 +296,6 @@ class _Writer:
         )
 
 
-# -- plain target ------------------------------------------------------------------------------------
 VERSION_S = 30.0  # how long a version may take until it is sent again
 
 
@@ -356,7 +352,6 @@ class _PlainWriter:
         self._undelivered = self._undelivered or error
 
 
-# -- output system -----------------------------------------------------------------------------------
 _ANSWER_S = 10.0
 
 

@@ -1,11 +1,11 @@
 """What a cluster knows: topics, their offsets and settings, times of records, and positions of groups.
 
-All calls of ``Topics`` but ``ask`` wait for answers; those that are independent of each other are sent together. A
-broker that doesn't answer is an ``UnavailableError``. Threads may share ``Topics``, ``RecordTimes`` and ``Groups``.
+All calls of ``Topics`` but ``ask`` wait for answers. A broker that doesn't answer is an ``UnavailableError``. Threads
+may share ``Topics``, ``RecordTimes`` and ``Groups``.
 
 ``GroupCommits`` shows an app's progress to Kafka's tools; nothing is read from there, and its calls don't wait.
-``Groups`` has positions of groups for logs. The admin's calls for groups aren't used: if a broker dies during one, an
-assertion of librdkafka may end the process (its issue 4605).
+``Groups`` has positions for logs. The admin's calls for groups aren't used: if a broker dies during one, an assertion
+of librdkafka may end the process (its issue 4605).
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from headrace.core.errors import (
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 
-# -- topics ------------------------------------------------------------------------------------------
 LOOK_S = 0.2
 LEADERS_MOVE_S = 5.0
 _AGAIN_S = 0.01
@@ -87,20 +86,15 @@ class Topics:
 
     @property
     def client(self) -> KafkaClient[AdminClient]:
-        """The client, which is opened when it is first used."""
         with self._opening:
             if self._client is None:
                 self._client = open_admin(self._settings)
             return self._client
 
     def close(self) -> None:
-        """Disconnect."""
         self._client = None
 
-    # -- topics, and what they are like
-
     def names(self) -> list[str]:
-        """All topics that this user may see, sorted."""
         with self.client.translating("listing topics"):
             return sorted(self.client.raw.list_topics(timeout=self._answer_s).topics)
 
@@ -131,8 +125,6 @@ class Topics:
             return {}
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
-    # -- changes
-
     def create(self, new: NewTopic, what: str = "", hint: str | None = None) -> bool:
         """Create a topic, ``what`` in messages. False: another client was faster. ``hint``: if this user may not."""
         try:
@@ -155,7 +147,6 @@ class Topics:
             threading.Event().wait(_AGAIN_S)
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic at least so many partitions."""
         for _ in range(_OVERTAKEN):
             found = self.find(topic)
             if found is None or found >= partitions:
@@ -173,28 +164,21 @@ class Topics:
         self.await_topic(topic, partitions)
 
     def delete_before(self, topic: str, partition: int, before: Offset) -> None:
-        """Delete the records below an offset, which is up to the end."""
         places = [TopicPartition(topic, partition, before)]
         futures = self.client.raw.delete_records(places, request_timeout=self._answer_s)
         self._answers(f"trimming partition {partition} of topic {topic!r}", futures)
 
-    # -- offsets
-
     def extents(self, topic: str, partitions: int) -> tuple[dict[int, Offset], dict[int, Offset]]:
-        """Where each partition begins, and where it ends."""
         oldest, upcoming = self._offsets(topic, range(partitions), OLDEST, UPCOMING)
         return oldest, upcoming
 
     def oldest(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
-        """The first offset of each partition that is kept."""
         return self._offsets(topic, partitions, OLDEST)[0]
 
     def upcoming(self, topic: str, partitions: Iterable[int]) -> dict[int, Offset]:
-        """Where each partition ends."""
         return self._offsets(topic, partitions, UPCOMING)[0]
 
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
-        """The offset of the first record with this timestamp or a later one; None if there's none."""
         found = self._offsets(topic, [partition], OffsetSpec.for_timestamp(max(0, time_ms)))[0][partition]
         return None if found == _NONE else found
 
@@ -229,8 +213,6 @@ class Topics:
                     raise
             self.client.raw.poll(_AGAIN_S)
 
-    # -- answers
-
     def _described(self, topic: str) -> Topic:
         futures = self.client.raw.describe_topics(TopicCollection([topic]), request_timeout=self._answer_s)
         found = self._answers(f"looking for topic {topic!r}", futures)[topic]
@@ -260,7 +242,6 @@ class Topics:
         return StreamNotFoundError(f"there is no topic {topic!r} at {self._settings.brokers}", hint=hint)
 
 
-# -- record times ------------------------------------------------------------------------------------
 _USUAL = {
     "fetch.wait.max.ms": "10",
     "fetch.error.backoff.ms": "50",
@@ -294,7 +275,6 @@ class RecordTimes:
                     consumer.raw.unassign()
 
     def close(self) -> None:
-        """Disconnect."""
         with self._lock:
             if self._consumer is not None:
                 self._consumer.raw.close()
@@ -316,7 +296,6 @@ def _read(consumer: KafkaClient[Consumer], topic: str) -> int | None:
     raise UnavailableError(f"the topic {topic!r} can't be read", hint="check the broker; Headrace tries again")
 
 
-# -- topic limits ------------------------------------------------------------------------------------
 RECORD_BYTES = 1_048_588  # what a topic takes unless its settings or the broker's say otherwise
 LIMITS_LOOK_S = 30.0
 
@@ -338,7 +317,6 @@ class TopicLimits:
 
     @property
     def known(self) -> bool:
-        """Whether the topic was looked at."""
         return self.partitions > 0
 
     def look(self) -> None:
@@ -369,13 +347,11 @@ class TopicLimits:
             self._next_s = time.monotonic() + LIMITS_LOOK_S
 
 
-# -- group commits -----------------------------------------------------------------------------------
 EVERY_MS = 1000.0
 CLOSE_S = 2.0  # how long the last commit may take
 
 
 def group_of(reader: str) -> str:
-    """The group of a stage, ``app/stage``."""
     return f"headrace.{reader.replace('/', '.')}"
 
 
@@ -394,7 +370,6 @@ class GroupCommits:
         self._throttle = Throttle(_log)
 
     def note(self, partition: int, position: Offset) -> None:
-        """Take in a commit, and send those that wait if it is time."""
         self._waiting[partition] = position
         self._poll(0)
         if not self._under_way and self._clock.monotonic_ms() - self._sent_ms >= EVERY_MS:
@@ -439,7 +414,6 @@ class GroupCommits:
         self._throttle.warning("positions can't be shown to Kafka's tools", error=problem.message)
 
 
-# -- groups ------------------------------------------------------------------------------------------
 CALL_S = 5.0  # how long a call waits for a broker; a commit, twice as long: for a coordinator first
 
 

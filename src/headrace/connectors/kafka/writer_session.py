@@ -1,12 +1,11 @@
 """One writer's producer, and where its progress is kept: the actions of ``publishing``.
 
-Each record has headers that say which row it is, so that a reader who gets one twice can tell: ``headrace-writer``,
+Headers of a record say which row it is, so that a reader who gets one twice can tell: ``headrace-writer``,
 ``headrace-version``, and ``headrace-row``, its number among those of the version.
 
-The progress topic has the newest version of each writer of an app, in one partition, compacted. A writer's record is
-part of the transaction that publishes the version, so there is one exactly if the rows are there. All are in partition
-0, even if partitions are added later, so that a record is always looked up where it was written. If the topic is
-deleted, the published versions are unknown.
+The progress topic has the newest version of each writer of an app, compacted. A writer's record is part of the
+transaction that publishes the version, so there is one exactly if the rows are there. All are in partition 0, even if
+partitions are added, so that a record is looked up where it was written.
 
 A thread of the target uses a session, one at a time; each call may block for as long as a transaction may take.
 Whatever was begun when a producer is dropped, Kafka aborts: now, if it can be told, or when the transaction times out.
@@ -46,7 +45,6 @@ from headrace.core.files import decode_record
 from headrace.core.log import logger
 from headrace.rows.hashing import partitions_of
 
-# -- producing ---------------------------------------------------------------------------------------
 QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000  # what waits in one producer at most
 ANSWER_S = 5.0
 _ROOM_S, _SLICE_S = 0.02, 0.2
@@ -55,7 +53,6 @@ Queued = Iterator[tuple[bytes | None, bytes | None, int, int, list[tuple[str, by
 
 
 def producer_limits(record_bytes: int) -> dict[str, str | int | float]:
-    """Return the options of a producer for a topic that takes records of this size."""
     return {
         "message_max_bytes": record_bytes,
         # A broker's limit is one of batches, which is what it calls messages.
@@ -100,7 +97,6 @@ class VersionSender:
                     client.raw.poll(_ROOM_S)
 
     def flush(self, client: KafkaClient[Producer], end_s: float) -> None:
-        """Wait until everything in the queue is acknowledged, or has failed."""
         with client.translating(f"writing to topic {self._topic!r}"):
             while client.raw.flush(_SLICE_S):
                 self._wait(client, end_s)
@@ -129,7 +125,6 @@ def _queued(piece: pl.DataFrame, partitions: int, turn: int, own: list[tuple[str
     return zip(piece["key"].to_list(), piece["value"].to_list(), places, times, headers, strict=False)
 
 
-# -- progress topic ----------------------------------------------------------------------------------
 PREFIX = "headrace.progress."
 PARTITION = 0
 FORMAT = 1
@@ -160,18 +155,15 @@ _decoder = msgspec.json.Decoder(_ProgressRecord)
 
 
 def encode_progress(progress: Progress) -> bytes:
-    """Return the value of a record."""
     return _encoder.encode(_ProgressRecord(FORMAT, progress.version, progress.rows, progress.by))
 
 
 def decode_progress(value: bytes, writer: str) -> Progress:
-    """Decode a record. Raises ``DataError`` if another program has written it."""
     record = decode_record(_decoder, value, f"the progress of {writer} in Kafka", FORMAT)
     return Progress(record.version, record.rows, record.by)
 
 
 def progress_topic_of(app: str) -> str:
-    """Return the name of an app's progress topic."""
     return (PREFIX + re.sub(r"[^a-zA-Z0-9._-]", "_", app))[:_CHARS_MAX]
 
 
@@ -261,13 +253,11 @@ class ProgressTopic:
             )
 
 
-# -- writer session ----------------------------------------------------------------------------------
 OPEN_S, COMMIT_S, ABORT_S, SLICE_S = 15.0, 10.0, 1.0, 0.5
 """How long these calls wait at most; and after how long they look whether the target is being closed."""
 
 
 def transactional_id(writer: str) -> str:
-    """Return the id of a writer's transactions, the same in each of its lives."""
     return f"headrace.{writer}"
 
 
@@ -295,7 +285,6 @@ class WriterSession:
 
     @property
     def elapsed_ms(self) -> float:
-        """Return the age of the transaction; 0 if there is none."""
         return 0.0 if self._began_s is None else (time.monotonic() - self._began_s) * 1000
 
     @property
@@ -304,7 +293,6 @@ class WriterSession:
         return 0.0 if self._client is None or self._client.troubles.last is not None else self.elapsed_ms
 
     def open(self, timeout_ms: int) -> None:
-        """Take the transactional id over, for transactions that take no longer than ``timeout_ms``."""
         self.drop()
         self.limits.look()
         client = open_producer(

@@ -1,8 +1,7 @@
-"""Amazon Kinesis itself, and what its clients share with those of lease tables, through boto3.
+"""Amazon Kinesis itself, and what its clients share with those of lease tables, through boto3, imported when needed.
 
-It is imported when a stream of Kinesis is first used. A call is one request, without boto3's own retries, and limited
-to seconds. Credentials come from where boto3 finds them. Errors quote Amazon's text only where it can't repeat the
-signed request, and they have no cause: that one might.
+A call is one request, without boto3's own retries, and limited to seconds. Errors quote Amazon's text only where it
+can't repeat the signed request, and they have no cause: that one might.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ def _proxy(proxy: str | SecretPlace | None) -> str | None:
 
 
 def role_problem(where: str, error: Any) -> HeadraceError | None:
-    """What it means that a role couldn't be assumed; None if the error isn't about that."""
     if not isinstance(error, botocore.exceptions.ClientError) or not error.operation_name.startswith("AssumeRole"):
         return None
     code, status = answer_of(error) or ("", 0)
@@ -149,7 +147,6 @@ def role_problem(where: str, error: Any) -> HeadraceError | None:
 
 
 def answer_of(error: Exception) -> tuple[str, int] | None:
-    """The code and the status with which a service has refused a call; None if it has said nothing."""
     if not isinstance(error, botocore.exceptions.ClientError):
         return None
     code = error.response.get("Error", {}).get("Code", "")

@@ -1,22 +1,16 @@
 """What Headrace asks of Kinesis, the options of a stream, and its shards and positions. Pure.
 
-Positions of a shard in its slot, as commits have them; the words and the numbers are those of the Kinesis Client
-Library's (KCL's) checkpoints:
+Texts of a shard in a slot, as commits have them, with the words of the Kinesis Client Library's (KCL's) checkpoints:
 
-==================================  ============================================================================ text
-meaning ==================================  ============================================================================
-``TRIM_HORIZON``                    to be read from the oldest record; none was processed yet ``AT_TIMESTAMP
-1700000000000``      to be read from this moment (ms since the epoch); none was processed yet ``4959033...``
-every record up to this sequence number was processed ``4959033... 2``                    and of the aggregate with this
-number, the first user records up to 2 ``SHARD_END``                       all was processed, and the shard is closed
-``EXPECTED``                        the shard will come here: its event time is waited for ``RELEASED <slot>
-<position>``      the slot has stopped reading it there, for this other slot to go on ``<position> @1700000000000/24h``
-at this moment, when the stream kept records for so long, nothing followed it ==================================
-============================================================================
+- ``TRIM_HORIZON``: to be read from the oldest record; ``AT_TIMESTAMP 1700000000000``: from this moment (ms)
+- ``4959033...``: every record up to this sequence number was processed
+- ``4959033... 2``: and of the aggregate with this number, the first user records up to 2
+- ``<position> @1700000000000/24h``: at this moment, when records were kept for so long, nothing followed it
+- ``EXPECTED``: it will come here, and its event time is waited for; ``SHARD_END``: it is closed, and all was processed
+- ``RELEASED <slot> <position>``: the slot has stopped reading it there, for this other slot to go on
 
 A split makes two shards of one, a merge one of two. Kinesis lists closed shards until their last record has expired;
-parents are older than their children, so they leave the list first. Ids rise: a shard that was created later has a
-higher number. That is how a list that is out of date is recognized.
+parents leave the list before their children. Ids rise, which is how a list that is out of date is recognized.
 
 Kinesis doesn't say what it has deleted: after a record that is gone, reading goes on with the oldest one that is left.
 But it keeps every record for a day, or for as long as the stream was and is configured to. So what follows a position
@@ -47,7 +41,6 @@ from headrace.core.secrets import SecretPlace
 from headrace.rows.formats import FormatSpec
 from headrace.systems.registry import check_option_names
 
-# -- shard position ----------------------------------------------------------------------------------
 DAY_H = 24  # how many hours every stream keeps its records for, at least
 
 
@@ -89,7 +82,6 @@ class Position(msgspec.Struct, frozen=True):
         return "TRIM_HORIZON" if self.time_ms is None else f"AT_TIMESTAMP {self.time_ms}"
 
     def at_tip(self, tip_ms: int, kept_h: int) -> Position:
-        """The same place, which no record followed at that moment."""
         return msgspec.structs.replace(self, tip_ms=tip_ms, kept_h=kept_h)
 
     @property
@@ -126,7 +118,6 @@ class ShardState(msgspec.Struct, frozen=True):
         return _RANKS[self.phase], self.position.order
 
     def at(self, position: Position) -> ShardState:
-        """The same phase at another position."""
         return msgspec.structs.replace(self, position=position)
 
 
@@ -135,17 +126,14 @@ DONE = ShardState(Phase.DONE)
 
 
 def reading(position: Position) -> ShardState:
-    """A shard that is read from here."""
     return ShardState(Phase.READING, position)
 
 
 def released(position: Position, to: int) -> ShardState:
-    """A shard that was released here, for another slot."""
     return ShardState(Phase.RELEASED, position, to)
 
 
 def parse_position(text: str) -> Position:
-    """Read what ``str`` of a position wrote. Raises ``ProtocolError``."""
     place, at, tip = text.partition(" @")
     tip_ms, _, kept = tip.partition("/")
     found = _place(place)
@@ -169,7 +157,6 @@ def _place(text: str) -> Position | None:
 
 @lru_cache(maxsize=1 << 12)  # reports are repeated until something changes
 def parse_state(text: str) -> ShardState:
-    """Read what ``str`` of a state wrote. Raises ``ProtocolError``."""
     if text == Phase.EXPECTED.value:
         return EXPECTED
     if text == Phase.DONE.value:
@@ -188,7 +175,6 @@ READ_RECORDS, READ_BYTES = 10_000, 10 << 20  # the most that one page has
 
 
 def key_hash(key: str) -> int:
-    """The hash of a key, which chooses the shard."""
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
 
 
@@ -255,12 +241,10 @@ class PutResult:
 
 
 def size_of(record: Put | KinesisRecord) -> int:
-    """How many bytes of the limits a record needs."""
     return len(record.data) + len(record.key.encode())
 
 
 def check_put(stream: str, records: Sequence[Put]) -> None:
-    """Raise ``UsageError`` unless Kinesis takes so many records, and so many bytes, at once."""
     sizes = list(map(size_of, records))
     if not records or len(records) > PUT_RECORDS or sum(sizes) > PUT_BYTES or max(sizes) > RECORD_BYTES:
         raise UsageError(
@@ -364,7 +348,6 @@ class Options(Access):
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any]) -> Options:
-        """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
         check_option_names(name, "kinesis", options, (one.name for one in fields(cls)), "stream")
         given = dict(options)
         given["format"] = FormatSpec(**given.get("format", {}))
@@ -373,7 +356,6 @@ class Options(Access):
         return cls(**given)
 
     def memo_path(self) -> Path:
-        """Where the app remembers the stream. Raises ``UsageError`` if no app reads it."""
         if self.memo is None:
             raise UsageError(
                 f"the Kinesis stream {self.stream!r} isn't an input of an app here, so its slots aren't known",
@@ -425,11 +407,9 @@ class ShardTree:
         return self._children.get(shard, [])
 
     def is_open(self, shard: str) -> bool:
-        """It is listed, and takes records."""
         return shard in self._shards and not self._shards[shard].closed and shard not in self._children
 
     def ancestors(self, shards: Collection[str]) -> set[str]:
-        """All known ancestors of these shards, listed or not."""
         found: set[str] = set()
         for id_ in reversed(self.ids):  # children first
             if id_ in shards or id_ in found:

@@ -25,7 +25,6 @@ from headrace.systems.slots import SlotConsumer
 from headrace.systems.startpoints import MOMENTS, is_moment
 
 
-# -- rows --------------------------------------------------------------------------------------------
 class RecordRows:
     """Makes rows of records. ``columns`` names columns of the result, and what of ``RECORD_COLUMNS`` they say."""
 
@@ -34,7 +33,6 @@ class RecordRows:
         self._columns = dict(columns)
 
     def decode(self, shard: str, records: Fetched) -> Decoded:
-        """The rows of the good records, and which are bad. Raises an error that may be retried as a decoder does."""
         decoded = self._decoder.decode(records.data)
         if not self._columns:
             return decoded
@@ -59,7 +57,6 @@ def _about(kind: str, shard: str, records: Fetched) -> pl.Series:
             return pl.repeat(shard, len(records), dtype=pl.String, eager=True)
 
 
-# -- consumer ----------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 
@@ -221,7 +218,6 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         shard: str = "",
         unread: Sequence[Unread] = (),
     ) -> Rows:
-        """Rows with the positions of the shards; these alone if there is no frame."""
         first, slot = reading.position, reading.slot
         frame = pl.DataFrame() if frame is None else frame
         reading.position += frame.height + len(bad)
@@ -253,7 +249,6 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
 
 
 def moment_of(offset: Offset) -> ShardPosition | None:
-    """The moment that an offset stands for; None if it counts rows."""
     if not is_moment(offset):
         return None
     return ShardPosition(time_ms=offset - MOMENTS) if offset > MOMENTS else OLDEST

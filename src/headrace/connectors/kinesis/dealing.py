@@ -75,7 +75,6 @@ from headrace.connectors.kinesis.slot import END, EXPECT, FORGET, ShardOrder, re
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 
-# -- holdings ----------------------------------------------------------------------------------------
 class Holdings:
     """The reports of all slots at one time, by shard."""
 
@@ -90,24 +89,19 @@ class Holdings:
         return iter(self._of)
 
     def state(self, shard: str, slot: int) -> ShardState | None:
-        """What a slot does with a shard; None: nothing."""
         return self._of.get(shard, {}).get(slot)
 
     def slots(self, shard: str, *phases: Phase) -> list[int]:
-        """The slots that have the shard in one of these phases."""
         return [slot for slot, state in self._of.get(shard, {}).items() if state.phase in phases]
 
     def held(self, shard: str) -> bool:
-        """Whether a slot holds it."""
         return any(state.phase is not Phase.EXPECTED for state in self._of.get(shard, {}).values())
 
     def furthest(self, shard: str) -> ShardState | None:
-        """The state in the slot that is further than others; None if no slot holds it."""
         held = [state for state in self._of.get(shard, {}).values() if state.phase is not Phase.EXPECTED]
         return max(held, key=lambda state: state.rank, default=None)
 
     def ended_in(self, shard: str) -> int | None:
-        """The slot that has read it to its end."""
         return next(iter(self.slots(shard, Phase.DONE)), None)
 
     def leaving(self, shard: str) -> Iterator[tuple[int, ShardState]]:
@@ -118,13 +112,11 @@ class Holdings:
                 yield slot, state
 
     def arrived(self, shard: str, released: ShardState) -> bool:
-        """Whether the slot to which the shard was released holds it."""
         assert released.to is not None
         taken = self.state(shard, released.to)
         return taken is not None and taken.phase is not Phase.EXPECTED
 
 
-# -- moves -------------------------------------------------------------------------------------------
 PATIENCE_MS = 30_000  # how long a giver may take to come as far in event time as the taker
 FIRST_PAUSE_MS = 60_000
 LONGEST_PAUSE_MS = 960_000
@@ -149,7 +141,6 @@ class Moves:
         self._pauses: dict[str, tuple[int, int]] = {}  # until when shards stay that couldn't move, and how long that is
 
     def go_on(self, holdings: Holdings, give: Give, now_ms: int) -> None:
-        """Take the next step of each move, and cancel late ones."""
         self._pauses = {shard: pause for shard, pause in self._pauses.items() if shard in holdings}
         self._moves = {shard: move for shard, move in self._moves.items() if _possible(holdings, shard, move)}
         self._adopt(holdings, now_ms)
@@ -164,7 +155,6 @@ class Moves:
                 give(move.taker, shard, EXPECT)
 
     def awaited(self, shard: str, slot: int) -> bool:
-        """Whether the shard is about to go to this slot."""
         return shard in self._moves and self._moves[shard].taker == slot
 
     def balance(self, holdings: Holdings, tree: ShardTree, load: list[int], give: Give, now_ms: int) -> None:
@@ -261,7 +251,6 @@ def _time(holdings: Holdings, slot: int) -> float:
     return float("-inf") if watermark is None else watermark
 
 
-# -- beginnings --------------------------------------------------------------------------------------
 class Beginnings:
     """What follows from a list of shards, from what slots hold, and from what is known without them."""
 
@@ -277,7 +266,6 @@ class Beginnings:
         self._settled = not any(self._may_have_lost_children(shard) for shard in self._held)
 
     def now(self) -> Iterator[tuple[str, int, Position]]:
-        """The shards that can begin: each with its slot and the position to read it from."""
         for shard in self._tree.ids:
             parents = self._tree.parents(shard)
             if shard in self._held or self.over(shard) or not all(map(self._out_of_the_way, parents)):
@@ -320,7 +308,6 @@ class Beginnings:
         return home(shard, len(slots))
 
 
-# -- dealing -----------------------------------------------------------------------------------------
 AUDIT_MS = 60_000
 AUDITS = 3  # a hole in the hashes is reported when this many audits in a row have found it, a minute apart
 

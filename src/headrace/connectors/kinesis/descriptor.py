@@ -82,12 +82,10 @@ class Kinesis:
         return self._spec(stream_id, options)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
-        """The columns of an input: those of the format, otherwise of ``schema``, and the records' metadata."""
         about = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
         return input_schema(self.stream, "Kinesis", self.format, about, self.record_columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
-        """The system of an input, which keeps its slots in the app's home."""
         if use.start != "oldest":
             raise DeclarationError(
                 f"start={use.start!r}: the start of a Kinesis stream belongs in hr.io.kinesis(...)",
@@ -111,7 +109,6 @@ class Kinesis:
         return self._spec(stream_id, options)
 
     def output_system(self, stream_id: str) -> SystemSpec:
-        """The system of an output. Raises ``DeclarationError`` for arguments that only inputs have."""
         usual = Kinesis(self.stream)
         wrong = [name for name in _OF_INPUTS if getattr(self, name) != getattr(usual, name)]
         if wrong:
@@ -120,7 +117,6 @@ class Kinesis:
         return self._spec(stream_id, {**self.system(stream_id).options, "key": self.key}, _MAY_REPEAT)
 
     def checked(self) -> Kinesis:
-        """This stream. Raises ``DeclarationError`` for what a stream in memory has no use for."""
         needless = [name for name in ("profile", "role", "proxy") if getattr(self, name) is not None]
         if needless and self.endpoint_url == _MEMORY:
             raise DeclarationError(

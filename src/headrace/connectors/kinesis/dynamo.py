@@ -1,7 +1,6 @@
 """A lease table in DynamoDB, through boto3. It is imported when an input names a table.
 
-A call is one request, without boto3's own retries, and limited to seconds. Credentials come from where boto3 finds
-them. Errors name DynamoDB's code, never its text, which may repeat the signed request, and they have no cause: that one
+Errors name DynamoDB's code, never its text, which may repeat the signed request, and they have no cause: that one
 might.
 """
 

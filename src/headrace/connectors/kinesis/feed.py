@@ -38,7 +38,6 @@ from headrace.core.files import Bell
 from headrace.core.log import Throttle, logger
 from headrace.systems.base import Unread
 
-# -- feed --------------------------------------------------------------------------------------------
 _MISSES_MAX = 5  # how often in a row Kinesis must say that a shard doesn't exist before it is believed
 
 _MISPLACED = (
@@ -71,7 +70,6 @@ class Room:
 
     @property
     def feed_bytes(self) -> int:
-        """What each feed may have."""
         return min(self.feed_bytes_max, self.bytes // max(1, self.feeds))
 
 
@@ -87,7 +85,6 @@ class Common:
     _asked_ms: int | None = None
 
     def kept_h(self, api: KinesisApi, now_ms: int) -> int:
-        """For how many hours the stream keeps records, as it was some minutes ago."""
         if self._asked_ms is None or now_ms - self._asked_ms >= LOOK_MS:
             self._kept_h, self._asked_ms = api.describe().kept_h, now_ms
         return self._kept_h
@@ -138,17 +135,14 @@ class Feed:
 
     @property
     def hungry(self) -> bool:
-        """There may be more to fetch, and room for it."""
         over = self.closed or self.ended or self.error is not None
         return not over and self.buffer.bytes < self._room.feed_bytes
 
     @property
     def finished(self) -> bool:
-        """All of the closed shard was handed out."""
         return self.ended and not self.buffer
 
     def close(self) -> None:
-        """Drop what was fetched, and what still arrives."""
         self.closed = True
         self._room.feeds -= 1
 
@@ -161,7 +155,6 @@ class Feed:
         return self.buffer.rows + max(1, round(self.behind_ms * self._rows_per_ms))
 
     def late_ms(self, now_ms: int) -> int | None:
-        """How long the next row has been in the stream; None if that isn't known."""
         oldest_ms = self.buffer.oldest_ms
         return self.behind_ms if oldest_ms is None else max(0, now_ms - oldest_ms)
 
@@ -340,7 +333,6 @@ def _nothing(end: Position) -> Fetched:
     return Fetched([], [], [], [], end)
 
 
-# -- fetching ----------------------------------------------------------------------------------------
 class Fetching:
     """Fetches a stream's shards into feeds, on the thread that looks, by the clock: for simulations and tests."""
 
@@ -361,11 +353,9 @@ class Fetching:
         self._chance = chance
 
     def begin(self, shard: str, position: Position) -> Feed:
-        """Start fetching a shard from a position."""
         return Feed(self._common, shard, position)
 
     def end(self, feed: Feed) -> None:
-        """Stop fetching. What was fetched and what still arrives is dropped."""
         feed.close()
 
     def look(self, feeds: Iterable[Feed]) -> None:
@@ -376,7 +366,6 @@ class Fetching:
                 feed.take_in(answer, self._clock.monotonic_ms(), self._chance())
 
     def emptying(self) -> AbstractContextManager[object]:
-        """Lock the feeds while they are read and emptied."""
         return nullcontext()
 
     def emptied(self, feed: Feed) -> None:
@@ -387,7 +376,6 @@ class Fetching:
         return None
 
     def close(self) -> None:
-        """Release everything, the api too. Called once."""
         self._api.close()
 
 

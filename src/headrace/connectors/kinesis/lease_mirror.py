@@ -1,13 +1,12 @@
 """Follows the commits of a Kinesis input in a lease table. It decides nothing: an app without a table runs the same.
 
-The thread that deals shards calls it, after dealing. Its calls may block for seconds if DynamoDB doesn't answer, but a
-round makes a limited number of calls, and the first one that fails ends it. Trouble with the table doesn't stop the
-app: it is logged, and the rows follow later. Only another application that is alive and holds leases of the table ends
-the run, because both would process the same records.
+The thread that deals shards calls it. Its calls may block for seconds if DynamoDB doesn't answer, but a round makes a
+limited number of them, and ends with the first that fails. Trouble is logged, and the rows follow later. Only another
+application that is alive and holds leases ends the run, because both would process the same records.
 
 A row that someone else has written shows in the answer to the next write, because its conditions fail then. If its
-owner is of this app, it was a call whose answer was lost, or the driver before this one: the mirror goes on from it.
-Every write begins with a row as it was last seen, so none is made twice.
+owner is of this app, an answer was lost, or the driver before this one wrote it: the mirror goes on from it. Every
+write begins with a row as it was last seen, so none is made twice.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from headrace.core.errors import InfrastructureError, LeaseHeldError, Unavailabl
 from headrace.core.log import Throttle, logger
 from headrace.systems.slot_reports import SlotReport
 
-# -- mirror ------------------------------------------------------------------------------------------
 CALLS_AT_LEAST = 10
 CALLS_AT_MOST = 100
 """How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
@@ -218,16 +216,13 @@ def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
     )
 
 
-# -- opening -----------------------------------------------------------------------------------------
 def open_leases(
     name: str, app: str, access: Access, *, clock: Clock, wait: Callable[[float], bool], failover_ms: int = FAILOVER_MS
 ) -> LeaseMirror:
-    """Open a table in DynamoDB, and mirror the commits of ``app`` in it. See ``LeaseMirror.open``."""
     return LeaseMirror.open(dynamo_table(name, access, wait=wait), app, clock, wait, failover_ms)
 
 
 def dynamo_table(name: str, access: Access, *, wait: Callable[[float], bool]) -> LeaseTable:
-    """A table in DynamoDB, which needs boto3 in the driver only."""
     with needing("boto3", "a lease table", "kinesis", "where drivers run"):
         from headrace.connectors.kinesis.dynamo import DynamoLeaseTable
     return DynamoLeaseTable(name, access, wait)

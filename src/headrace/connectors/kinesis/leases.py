@@ -1,34 +1,34 @@
 """Leases: the rows in DynamoDB by which the Kinesis Client Library (KCL) and its tools see who reads which shard.
 
 Commits are what counts; the rows follow them. So a KCL application can go on where a Headrace app has stopped, and the
-other way round, and the table shows the app's progress. All of this is pure, apart from tables.
+other way round. All of this is pure, apart from tables.
 
-An item has typed values, as in DynamoDB's API: ``{"leaseCounter": {"N": "7"}}``. Attributes that aren't named here
-(``throughputKBps``, ``pendingCheckpoint``...) are KCL's own: they are not read, and writes leave them as they are. The
-writes are those of KCL 3, with its conditions. ``leaseCounter`` is the lock: who writes says which value it has seen,
-and counts it up.
+Items have typed values, as in DynamoDB's API: ``{"leaseCounter": {"N": "7"}}``. Attributes that aren't named here are
+KCL's own, and stay as they are. The writes are those of KCL 3, with its conditions. ``leaseCounter`` is the lock: who
+writes says which value it has seen, and counts it up. What is written where a row differs from the commits:
 
-What is written where a row differs from the commits:
-
-========================  =============================  ========================================================== the
-row                   the commits                    what is written ========================
-=============================  ========================================================== there is none             a
-slot has the shard           create it, with owner and checkpoint another's, or free        a slot has the shard
-take it the slot's                done, children are listed      childShardIds first the slot's                done
-checkpoint SHARD_END, at once the slot's, due           it has come further, or back   checkpoint the slot's, due
-the same position              renew says SHARD_END            done                           nothing: it isn't needed
-says SHARD_END            no slot has it, children begun delete it the app's, unlisted       no slot has it
-delete it: the shard was trimmed the app's                 no slot has it                 evict: no slot reads it the
-app's, due            some slot hasn't reported      renew ========================  =============================
-==========================================================
+=====================  ===========================  ==========================================
+the row                the commits                  what is written
+=====================  ===========================  ==========================================
+there is none          a slot has the shard         create it, with owner and checkpoint
+another's, or free     a slot has the shard         take it
+the slot's             done, children are listed    childShardIds first
+the slot's             done                         checkpoint SHARD_END, at once
+the slot's, due        further, or further back     checkpoint
+the slot's, due        the same position            renew
+says SHARD_END         done                         nothing: it isn't needed
+says SHARD_END         no slot, children begun      delete it
+the app's, unlisted    no slot has it               delete it: the shard was trimmed
+the app's              no slot has it               evict: no slot reads it
+the app's, due         some slot hasn't reported    renew
+=====================  ===========================  ==========================================
 
 A row is due when it wasn't written for a third of the time after which KCL considers it abandoned. Each due row costs
 one write, however often its slot commits.
 
-Whether another application has continued since the app's last commits, the rows say that the app hasn't written itself:
-where a shard's row has a number, it has read up to there; where the row says SHARD_END, or the shard has no row but one
-that comes from it has, it has read all. The app's own rows are marked: if a savepoint or a startpoint has moved the app
-back, they are ahead of it, too, but no other application has read these records.
+How far another application has read since, the rows say that the app hasn't written itself: up to their number; all
+where one says SHARD_END, or where only a later shard has a row. The app's own rows are marked: they are ahead of it,
+too, if a savepoint or a startpoint has moved it back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ from headrace.connectors.kinesis.api import (
 from headrace.core.errors import InfrastructureError
 from headrace.systems.slot_reports import SlotReport
 
-# -- row ---------------------------------------------------------------------------------------------
 Value = Mapping[str, Any]
 Item = Mapping[str, Value]
 
@@ -92,12 +91,10 @@ class Checkpoint:
 
     @property
     def begun(self) -> bool:
-        """Whether records were processed."""
         return self.sequence not in _NOT_BEGUN
 
     @property
     def finished(self) -> bool:
-        """Whether the shard was read to its end."""
         return self.sequence == SHARD_END.sequence
 
     def position(self, start: Position) -> Position:
@@ -143,11 +140,9 @@ class Lease:
 
     @property
     def holder(self) -> str | None:
-        """Who may write checkpoints."""
         return self.checkpoint_owner or self.owner
 
     def item(self) -> Item:
-        """The whole row, as KCL creates it."""
         optional = {OWNER: self.owner, CHECKPOINT_OWNER: self.checkpoint_owner, MARK: self.mark}
         item = {
             KEY: text(self.shard),
@@ -167,22 +162,18 @@ class Lease:
 
 
 def mark_of(at: Checkpoint, worker: str) -> str:
-    """How a worker of an app (``app/slot``) marks a checkpoint as the app's."""
     return f"{at.sequence} {at.sub} {worker.rpartition('/')[0]}"
 
 
 def text(value: str) -> Value:
-    """A text for DynamoDB."""
     return {"S": value}
 
 
 def texts(values: Iterable[str]) -> Value:
-    """A set of texts for DynamoDB, which keeps no order."""
     return {"SS": sorted(values)}
 
 
 def number(value: int) -> Value:
-    """A number for DynamoDB."""
     return {"N": str(value)}
 
 
@@ -320,31 +311,26 @@ class LeaseTable(Protocol):
 
 
 def create(lease: Lease) -> Write:
-    """Add a row, unless there is one."""
     return Write(Kind.CREATE, lease.shard, {KEY: None}, lease.item())
 
 
 def renew(lease: Lease) -> Write:
-    """Show that the owner is alive."""
     return Write(Kind.RENEW, lease.shard, _unmoved(lease) | {CHECKPOINT_OWNER: None}, _moved(lease))
 
 
 def take(lease: Lease, owner: str) -> Write:
-    """Make ``owner`` the owner, in place of any other."""
     switched = {SWITCHES: 1} if lease.owner not in (None, owner) or lease.checkpoint_owner == owner else {}
     put = _moved(lease) | {OWNER: text(owner)}
     return Write(Kind.TAKE, lease.shard, _unmoved(lease), put, (CHECKPOINT_OWNER,), switched)
 
 
 def checkpoint(lease: Lease, at: Checkpoint) -> Write:
-    """Say how far the shard is. It is also a sign of life."""
     put = {CHECKPOINT: text(at.sequence), SUB: number(at.sub), SWITCHES: number(0)}
     put[MARK] = text(mark_of(at, lease.owner or ""))
     return Write(Kind.CHECKPOINT, lease.shard, _unmoved(lease), _moved(lease) | put, PENDING)
 
 
 def set_children(lease: Lease, children: Sequence[str]) -> Write:
-    """Name the child shards."""
     return Write(Kind.CHILDREN, lease.shard, {KEY: text(lease.shard)}, {CHILDREN: texts(children)})
 
 
@@ -357,7 +343,6 @@ def evict(lease: Lease) -> Write:
 
 
 def delete(lease: Lease) -> Write:
-    """Remove the row."""
     return Write(Kind.DELETE, lease.shard, _unmoved(lease))
 
 
@@ -374,7 +359,6 @@ RENEW_MS = FAILOVER_MS / 3 - 25  # how old the last sign of life may become, as 
 
 
 def worker(app: str, slot: int) -> str:
-    """The owner's name in the rows of a slot's shards."""
     return f"{app}/{slot}"
 
 
@@ -401,7 +385,6 @@ class Followed:
     renew_ms: float = RENEW_MS
 
     def due(self, row: Row, now_ms: float) -> bool:
-        """Whether it is time for a sign of life."""
         return now_ms - row.moved_ms >= self.renew_ms
 
     def ours(self, owner: str | None) -> bool:

@@ -1,13 +1,8 @@
 """Kinesis and its lease tables in this process, for tests and the simulator: no thread, no wait, an injected clock.
 
-``MemoryKinesis`` does what Kinesis does, and what servers for tests don't: shards split, merge, and disappear when they
-were trimmed; iterators expire after five minutes; limits throttle reads and writes (``limited``); lists of shards may
-lag behind (``list_lag_ms``), pages may be empty though there is more (``empty_every``), and any call may fail or lose
-its reply (``interfere``). Of a trimmed sequence number Kinesis says nothing: its iterator begins with the oldest record
-that is left. So does this one.
-
-``KinesisStream`` is one for apps that run for real: ``endpoint_url="memory://"`` leads to it. ``app.test()`` needs
-none.
+``MemoryKinesis`` also does what servers for tests don't: shards split, merge, and disappear when they were trimmed;
+iterators expire; limits throttle; lists lag behind; pages are empty though there is more; any call may fail or lose its
+reply. ``KinesisStream`` is one for apps that run for real, by ``endpoint_url="memory://"``.
 """
 
 from __future__ import annotations
@@ -65,7 +60,6 @@ from headrace.core.errors import (
     UsageError,
 )
 
-# -- memory ------------------------------------------------------------------------------------------
 Call = Literal["describe", "shards", "iterator", "records", "put"]
 Moment = Literal["asked", "done"]
 
@@ -100,8 +94,6 @@ class MemoryKinesis(KinesisApi):
         self._expired = 0
         self.create(shards)
 
-    # -- what an account does with its stream
-
     def create(self, shards: int) -> None:
         """Create the stream (again, after ``delete``), with equal shards. Its shards' names begin at 0 again."""
         with self._lock:
@@ -116,7 +108,6 @@ class MemoryKinesis(KinesisApi):
                 self._add(second, first, end - 1)
 
     def delete(self) -> None:
-        """Delete the stream and all that is in it."""
         with self._lock:
             self._exists = False
             self._shards = {}
@@ -134,7 +125,6 @@ class MemoryKinesis(KinesisApi):
             return low, self._add(second, middle, parent.last, shard)
 
     def merge(self, one: str, other: str) -> str:
-        """Merge two adjacent open shards; return their child."""
         with self._lock:
             low, high = sorted((self._open(one), self._open(other)), key=lambda shard: shard.first)
             if low.last + 1 != high.first:
@@ -151,11 +141,8 @@ class MemoryKinesis(KinesisApi):
                     shard.gone_ms = self._clock.now_ms()
 
     def expire_iterators(self) -> None:
-        """Let every iterator expire that was handed out until now."""
         with self._lock:
             self._expired = self._issued
-
-    # -- KinesisApi
 
     @override
     def describe(self) -> StreamSummary:
@@ -362,12 +349,10 @@ class _StoredShard:
         return int(f"2{self.second:09x}{self._number % 16:x}{count:016x}00{second:09x}{self._number:08x}2", 16)
 
 
-# -- in process --------------------------------------------------------------------------------------
 _STREAMS: dict[str, MemoryKinesis] = {}
 
 
 def stream_of(name: str) -> MemoryKinesis:
-    """The stream of this name in this process."""
     try:
         return _STREAMS[name]
     except KeyError:
@@ -377,7 +362,6 @@ def stream_of(name: str) -> MemoryKinesis:
         ) from None
 
 
-# -- leases ------------------------------------------------------------------------------------------
 class MemoryLeaseTable(LeaseTable):
     """A table that others may share: give it the same ``items``."""
 

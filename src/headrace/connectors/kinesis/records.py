@@ -1,9 +1,8 @@
 """Records of a shard: fetched ones that wait, aggregates, and pages as columns. Pure.
 
 An aggregate, which the Kinesis Producer Library (KPL) has written as one record, is a magic number, a message in
-protobuf, and the message's MD5. Fields of the message: 1 a table of keys, 2 a table of explicit hashes (decimal), 3 the
-records, each with 1 the index of its key, 2 perhaps that of its hash, 3 its data. Everything that isn't one, for
-whatever reason, is a plain record.
+protobuf, and its MD5. Fields: 1 keys, 2 explicit hashes (decimal), 3 records, each with 1 the index of its key, 2
+perhaps that of its hash, 3 its data. Everything that isn't one, for whatever reason, is a plain record.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from headrace.connectors.kinesis.api import KinesisRecord, Position, key_hash
 from headrace.systems.base import Unread
 
 
-# -- buffer ------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Fetched:
     """User records of one shard that follow one another, column by column.
@@ -40,7 +38,6 @@ class Fetched:
         return len(self.data)
 
     def position_after(self, rows: int) -> Position:
-        """The shard's position after this many rows were returned."""
         if rows == len(self.data):
             return self.end
         sequence = self.sequences[rows - 1]
@@ -49,7 +46,6 @@ class Fetched:
         return Position(sequence, self.subs[rows - 1])
 
     def part(self, start: int, stop: int) -> Fetched:
-        """The rows from ``start`` up to ``stop``, which is after ``start``."""
         if start == 0 and stop == len(self.data):
             return self
         span = slice(start, stop)
@@ -85,7 +81,6 @@ class Buffer:
         return bool(self._queue)
 
     def add(self, fetched: Fetched) -> None:
-        """Append records; also none, if only the position moves."""
         ends = list(accumulate(map(len, fetched.data)))
         self._queue.append((fetched, ends))
         self.rows += len(ends)
@@ -118,7 +113,6 @@ class Buffer:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the first of the records arrived."""
         for number, (fetched, _) in enumerate(self._queue):
             if fetched.data:
                 return fetched.arrived_ms[0 if number else self._taken]
@@ -237,7 +231,6 @@ def _bytes(value: int | bytes | None) -> bytes:
     return value
 
 
-# -- unpacking ---------------------------------------------------------------------------------------
 def unpacked(
     records: Sequence[KinesisRecord], after: Position, hashes: Callable[[], tuple[int, int]]
 ) -> tuple[Fetched, int]:

@@ -1,17 +1,13 @@
 """The shards of one slot, and a dealer's orders to it, as texts. Pure.
 
-====================  =========================================================================================== text
-meaning ====================
-=========================================================================================== ``READ <position>``   read
-the shard, from there unless the slot reads it already ``EXPECT``            the shard will come here: hold event time
-back for it ``RELEASE <slot>``    stop reading it, and say where: this other slot goes on ``FORGET``            it is
-done, or others have it, or it isn't coming: drop it ``SKIP <position>``   another application has read it up to there:
-go on behind that ``END``               another application has read it to its end ====================
-===========================================================================================
+- ``READ <position>``: read the shard, from there unless the slot reads it already
+- ``EXPECT``: the shard will come here: hold event time back for it
+- ``RELEASE <slot>``: stop reading it, and say where: this other slot goes on
+- ``FORGET``: it is done, or others have it, or it isn't coming: drop it
+- ``SKIP <position>``, ``END``: another application has read it up to there, or to its end
 
-The dealer repeats orders until a commit shows that they were followed. So an order may be known already, or may have
-been overtaken: it is followed only where it fits what the slot does with the shard, as the table in ``dealing`` says.
-So nothing is read again that was released, and nothing forgotten that is read.
+The dealer repeats orders until a commit shows that they were followed. So an order may be known already, or overtaken:
+it is followed only where it fits what the slot does with the shard, as the table in ``dealing`` says.
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ from headrace.core.errors import ProtocolError
 from headrace.systems.slot_reports import Shards, SlotOrders
 
 
-# -- slot orders -------------------------------------------------------------------------------------
 class Do(Enum):
     """What to do with a shard."""
 
@@ -73,22 +68,18 @@ EXPECT, FORGET, END = ShardOrder(Do.EXPECT), ShardOrder(Do.FORGET), ShardOrder(D
 
 
 def read_from(position: Position) -> ShardOrder:
-    """Read the shard from there."""
     return ShardOrder(Do.READ, position)
 
 
 def release_to(slot: int) -> ShardOrder:
-    """Stop reading the shard: this slot goes on."""
     return ShardOrder(Do.RELEASE, to=slot)
 
 
 def skip_to(position: Position) -> ShardOrder:
-    """Go on there, behind what another application has read."""
     return ShardOrder(Do.SKIP, position)
 
 
 def parse_order(text: str) -> ShardOrder:
-    """Read what ``str`` of an order wrote. Raises ``ProtocolError``."""
     word, _, rest = text.partition(" ")
     if word in (Do.READ.value, Do.SKIP.value):
         return ShardOrder(Do(word), parse_position(rest))
@@ -99,7 +90,6 @@ def parse_order(text: str) -> ShardOrder:
     raise ProtocolError(f"{text!r} isn't an order for a shard", hint="another version of Headrace sent it")
 
 
-# -- slot --------------------------------------------------------------------------------------------
 class Slot:
     """One slot. ``changed``: there is something to say even if no row follows."""
 
@@ -138,11 +128,9 @@ class Slot:
         return skipped
 
     def came_to(self, shard: str, position: Position) -> None:
-        """Rows of a shard that is read were handed out, up to this position."""
         self._set(shard, reading(position))
 
     def finished(self, shard: str) -> None:
-        """All rows of a closed shard were handed out."""
         self._set(shard, DONE)
 
     def said(self) -> Shards:
@@ -151,7 +139,6 @@ class Slot:
         return dict(self._texts)
 
     def read(self) -> Iterator[tuple[str, Position]]:
-        """The shards that are read, and how far each was handed out."""
         return ((shard, state.position) for shard, state in self._states.items() if state.phase is Phase.READING)
 
     def _set(self, shard: str, state: ShardState | None) -> None:

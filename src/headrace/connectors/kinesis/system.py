@@ -1,10 +1,9 @@
 """Kinesis as a row system: an input of slots, or an output; and how a run of an app begins.
 
-What an app remembers of a stream that it reads is a memo: which stream it is, how many slots it has, and where it
-began. The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again
-has the same name and other records, and its shards have the same names: only when it was created tells the two apart.
-The memo is a small file in the app's home; the first run writes it, and nothing changes it later. A container without
-that home gets its contents with the plan.
+What an app remembers of an input is a memo: which stream it is, how many slots it has, and where it began. The number
+of slots is the number of partitions, so it never changes. A stream that was deleted and created again has the same name
+and shards of the same names: only its time of creation tells them apart. The first run writes the memo to a small file
+in the app's home, and nothing changes it later. A container without that home gets its contents with the plan.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ from headrace.systems.base import Creation, Extent, StreamInfo, Target, Unwatche
 from headrace.systems.slots import SlottedSystem
 from headrace.systems.startpoints import MOMENTS, is_moment
 
-# -- memo --------------------------------------------------------------------------------------------
 FORMAT = 1
 
 
@@ -71,7 +69,6 @@ _DECODER = msgspec.json.Decoder(Memo)
 
 
 def read_memo(path: Path) -> Memo | None:
-    """The memo; None before the first run. Raises ``DataError`` if it can't be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -96,7 +93,6 @@ def write_memo(path: Path, memo: Memo) -> Memo:
     return found
 
 
-# -- beginning ---------------------------------------------------------------------------------------
 def begin_run(
     options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
 ) -> Memo:
@@ -122,7 +118,6 @@ def begin_run(
 
 
 def known_memo(options: Options) -> Memo | None:
-    """What the app remembers of the stream; None before the first run. Raises ``UsageError`` if no app reads it."""
     if options.remembered is not None:
         what = f"the app's record of the Kinesis stream {options.stream!r} in the metadata store"
         return _decode_memo(options.remembered.encode(), what)
@@ -153,7 +148,6 @@ def _first(
     return msgspec.structs.replace(memo, known={shard: str(state) for shard, state in sorted(known.items())})
 
 
-# -- admin -------------------------------------------------------------------------------------------
 class KinesisAdmin(UnwatchedAdmin):
     """The one stream has any name: the options say which one it is.
 
@@ -243,7 +237,6 @@ class KinesisAdmin(UnwatchedAdmin):
         return [Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)] * slots
 
     def require(self, stream: str) -> StreamInfo:
-        """As ``describe``. Raises ``StreamNotFoundError``."""
         info = self.describe(stream)
         if info is None:
             raise StreamNotFoundError(f"there is no Kinesis stream {self._name!r}", hint="check its name and region")
@@ -287,12 +280,10 @@ class KinesisAdmin(UnwatchedAdmin):
             return api.describe()
 
 
-# -- opening -----------------------------------------------------------------------------------------
 IN_PROCESS = "memory://"
 
 
 def open_kinesis_api(stream: str, access: Access) -> KinesisApi:
-    """A new client of a stream, by its name or its ARN. The endpoint may be ``IN_PROCESS``."""
     if access.endpoint_url == IN_PROCESS:
         return stream_of(stream)
     with needing("boto3", "Kinesis", "kinesis"):
@@ -300,7 +291,6 @@ def open_kinesis_api(stream: str, access: Access) -> KinesisApi:
     return BotoKinesis(stream, access)
 
 
-# -- system ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class KinesisSystem(SlottedSystem):
     """A system with one stream of any name."""
@@ -335,7 +325,6 @@ class KinesisSystem(SlottedSystem):
 
     @override
     def dealer(self, stream: str, reader: str) -> KinesisDealer:
-        """Goes by the memo. Raises as ``begin_run`` does if the stream is another one by now."""
         memo = self._begin()
         known = {shard: parse_state(text) for shard, text in memo.known.items()}
         dealing = Dealing(memo.slots, begins(self.options, memo), known)
@@ -363,5 +352,4 @@ class KinesisSystem(SlottedSystem):
 
 
 def open_kinesis(name: str, options: Mapping[str, Any]) -> KinesisSystem:
-    """The system of a ``SystemSpec``: ``stream``, and optionally the other fields of ``Options``, as JSON."""
     return KinesisSystem(Options.of(name, options), WallClock())

@@ -1,14 +1,13 @@
 """A Kinesis stream as a target: each row becomes a record, at least once, and in order for each key.
 
-Kinesis has no transactions, so no position is kept there. What a commit doesn't say to be written is written again
-after a restart. A stale copy of a task may write what it had begun, even after its replacement has written more.
+Kinesis keeps no positions. What a commit doesn't say to be written is written again after a restart. A stale copy of a
+task may write what it had begun, even after its replacement has written more.
 
 Rows become records before their commit: what Kinesis can't take stops the app while another version of it can still
-drop it. Threads make the calls, some at once for each writer; ``publish`` is on the run loop's thread, starts them and
-takes in their results, and never waits for Kinesis. Only ``close`` does, for the calls under way.
+drop it. Threads make the calls; ``publish`` starts them on the run loop's thread, and never waits. Only ``close`` does.
 
-Kinesis takes many records in one call, and may refuse some of them while it takes later ones. So a call has each key at
-most once, and a key whose record was refused waits until that record is there. Other keys don't wait for it.
+Kinesis may refuse some records of a call while it takes later ones. So a call has each key at most once, and a key
+whose record was refused waits until that record is there. Other keys don't wait for it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from headrace.core.errors import DataError, DeclarationError, HeadraceError, Una
 from headrace.rows.formats import Format
 from headrace.systems.base import Target
 
-# -- sending -----------------------------------------------------------------------------------------
 WAITING_MAX, WAITING_BYTES_MAX = 5 * PUT_RECORDS, 2 * PUT_BYTES  # looked at for different keys
 
 
@@ -48,7 +46,6 @@ class Sending:
 
     @property
     def done(self) -> bool:
-        """Whether all records have arrived."""
         return not self._count
 
     def call(self) -> list[Put]:
@@ -89,7 +86,6 @@ class Sending:
         return self.answered(call, [PutResult(error=error)] * len(call))
 
     def again(self) -> None:
-        """Let what was refused go next."""
         self._ready.extendleft(reversed(self._refused))
         self._refused.clear()
 
@@ -106,7 +102,6 @@ class Sending:
                 self._ready.append(put.key)
 
 
-# -- target ------------------------------------------------------------------------------------------
 CALLS_AT_ONCE, THREADS_MAX = 4, 8  # the concurrent calls of one writer, and of all writers of a container
 TURN_MS, LOOK_MS, PAUSE_MS = 50.0, 5.0, 100.0
 """How long ``publish`` works; how soon it looks for results; how long it leaves a stream that refuses records alone."""
@@ -258,7 +253,6 @@ class _Version:
 
 
 def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) -> None:
-    """Raise ``DeclarationError`` unless this column can be the partition key."""
     if key is None:
         return
     if key not in columns:

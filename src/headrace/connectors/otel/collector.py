@@ -76,7 +76,6 @@ class Collector:
         return self._metrics.export(data) is MetricExportResult.SUCCESS
 
     def send_traces(self, traces: Sequence[VersionTrace]) -> bool:
-        """Send a trace for each version; returns whether the collector has taken them."""
         if self._traces is None:
             return True
         spans = [span for trace in traces for span in self._spans(trace)]
@@ -89,7 +88,6 @@ class Collector:
                 exporter.shutdown()
 
     def close(self) -> None:
-        """Stop sending."""
         self._quiet.end()
 
     def _spans(self, trace: VersionTrace) -> Iterator[ReadableSpan]:

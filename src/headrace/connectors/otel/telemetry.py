@@ -1,8 +1,5 @@
 """What OpenTelemetry gets of a run, in which words, and the thread that sends it. It never holds the app up.
 
-Where the collector is, headers, certificates, compression, timeouts and attributes of the resource are read from the
-environment by OpenTelemetry itself.
-
 Heartbeats, which repeat the latest commits of a task, are noted on the threads that bring them, which takes
 microseconds. A version is over when nothing new of it was heard for a while: not all tasks commit all versions, and
 parts of a commit come after it. One thread sends, and may wait for the collector; meanwhile what is noted is bounded,
@@ -34,7 +31,6 @@ from headrace.plan.model import Plan
 if TYPE_CHECKING:
     from headrace.connectors.otel.collector import Collector
 
-# -- settings ----------------------------------------------------------------------------------------
 _METRICS_EVERY_MS, _TRACES_EVERY_MS = 60_000, 5_000
 
 
@@ -91,7 +87,6 @@ def _every(environ: Mapping[str, str], name: str, default: int, problems: list[s
     return default
 
 
-# -- version book ------------------------------------------------------------------------------------
 QUIET_MS = 2500.0  # containers report at least twice a second, and idle tasks need no report
 ROOM = 20_000  # how many commits of tasks wait at most, whichever versions they are of
 MOST_TAKEN = 500  # about so many commits are taken at once
@@ -122,7 +117,6 @@ class VersionBook:
         self.dropped = 0
 
     def hear(self, tasks: Iterable[TaskStatus], now_ms: float) -> None:
-        """Take in what a heartbeat says of its tasks."""
         for task in tasks:
             for commit in task.commits:
                 if commit.version > self._over.get(task.name, -1):
@@ -160,7 +154,6 @@ class VersionBook:
         return commits
 
 
-# -- telemetry ---------------------------------------------------------------------------------------
 LAST_S = 3.0  # how long the last numbers may take at the end of the app
 LAST_AWAY_S = 0.5  # the same, if the collector hasn't accepted the last transmission
 GIVEN_UP_S = 1.0  # how long the thread may take to notice that, or it is abandoned in its request
@@ -183,13 +176,11 @@ class Telemetry:
         self.away = False  # the collector didn't take what was sent last
 
     def hear(self, heartbeat: Heartbeat) -> None:
-        """Note what a container says of its tasks' commits."""
         if self.traced:
             with self._lock:
                 self._book.hear(heartbeat.tasks, self._clock.monotonic_ms())
 
     def status(self) -> ExportStatus:
-        """What happened to all that was to be sent."""
         with self._lock:
             return ExportStatus(
                 metrics_sent=self._sent["metrics"],
@@ -200,7 +191,6 @@ class Telemetry:
             )
 
     def send_metrics(self, collector: Collector, status: AppStatus) -> None:
-        """Send all metrics of this status."""
         now_ms = self._clock.now_ms()
         self._note("metrics", _sent(lambda: collector.send_metrics(all_series(status, now_ms), now_ms)), 0)
 
@@ -358,7 +348,6 @@ def name_of(metric: str) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """Its unit: of a user's own metric nothing is known."""
     if (known := BY_NAME.get(metric)) is None:
         return ""
     if known.unit:

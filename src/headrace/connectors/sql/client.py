@@ -1,12 +1,10 @@
 """The contract of a database client, the SQL statements that clients share, and the values of databases.
 
-Only a client's module knows the vendor's driver. A client raises only Headrace's errors, whose ``retry`` is true if the
-database is unreachable, busy or full. After any error it has closed its connection, so the next call starts with a new
-one.
+A client raises only Headrace's errors, whose ``retry`` is true if the database is unreachable, busy or full. After any
+error it has closed its connection, so the next call starts with a new one.
 
 Whole columns are converted, before a driver sees any row. Dates and times become ISO text, in UTC if they have a time
-zone; durations become microseconds; lists, arrays and structs become JSON. Each client handles the values that its
-database can't hold.
+zone; durations become microseconds; lists, arrays and structs become JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.rows.casting import with_exact_digits
 from headrace.rows.values import column as made_column
 
-# -- client ------------------------------------------------------------------------------------------
 POSITIONS = "headrace_positions"  # the table with the position of each writer; in the same schema as the target table
 
 
@@ -55,7 +52,6 @@ class SqlClient(Protocol):
 
 
 def quoted(name: str) -> str:
-    """Quote an identifier for SQL, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -74,26 +70,21 @@ class Statements:
 
     @property
     def positions(self) -> str:
-        """The table of positions in the same schema, quoted."""
         return ".".join(quoted(part) for part in [*self.table.split(".")[:-1], POSITIONS])
 
     def create(self, types: Mapping[str, str]) -> str:
-        """Return the statement that creates the table."""
         columns = [f"{quoted(name)} {type_}" for name, type_ in types.items()]
         if self.key:
             columns.append(f"PRIMARY KEY ({_names(self.key)})")
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(columns)})"
 
     def add_column(self, column: str, type_: str) -> str:
-        """Return the statement that adds a column."""
         return f"ALTER TABLE {self.name} ADD COLUMN {quoted(column)} {type_}"
 
     def create_positions(self) -> str:
-        """Return the statement that creates the table of positions."""
         return f"CREATE TABLE IF NOT EXISTS {self.positions} (writer TEXT PRIMARY KEY, version BIGINT NOT NULL)"
 
     def position(self) -> str:
-        """Return the query of a writer's position."""
         return f"SELECT version FROM {self.positions} WHERE writer = {self.mark}"  # noqa: S608 - quoted above
 
     def claim(self) -> str:
@@ -117,7 +108,6 @@ class Statements:
         return f"{text} ON CONFLICT ({_names(self.key)}) DO {action}"
 
     def values(self, columns: Sequence[str]) -> str:
-        """Return ``VALUES`` with a parameter for each column."""
         return f"VALUES ({', '.join([self.mark] * len(columns))})"
 
     def find(self, columns: Sequence[str], keys: str) -> str:
@@ -127,7 +117,6 @@ class Statements:
         return f"SELECT {wanted} FROM {self.name} AS t WHERE {key} IN ({keys})"  # noqa: S608 - quoted
 
     def select(self, columns: Sequence[str], table: str) -> str:
-        """Return the query of these columns of all rows of a table."""
         return f"SELECT {_names(columns)} FROM {table}"  # noqa: S608 - quoted
 
 
@@ -157,7 +146,6 @@ _SQLITE: dict[type[pl.DataType], str] = {
 
 
 def postgres_type(column: str, dtype: pl.DataType) -> str:
-    """Return the type of a column in PostgreSQL."""
     match dtype:
         case pl.Datetime():
             return "TIMESTAMP" if dtype.time_zone is None else "TIMESTAMPTZ"
@@ -172,7 +160,6 @@ def sqlite_type(column: str, dtype: pl.DataType) -> str:
 
 
 def to_database_values(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with only numbers, booleans, text and bytes."""
     rows = rows.with_columns(
         [
             pl.Series(name, _as_json(rows[name]), dtype=pl.String)

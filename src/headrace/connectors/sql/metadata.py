@@ -126,8 +126,6 @@ class PostgresMetadata(MetadataStore):
         with self._lock:
             self._disconnect()
 
-    # -- calls -------------------------------------------------------------------------------------
-
     def _read(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         if not self._exists:
             return []
@@ -195,8 +193,6 @@ class PostgresMetadata(MetadataStore):
             f"can't write the metadata store {self._url}: {why}; the change may or may not have happened",
             hint="check that the server is up, then start the app or command again",
         )
-
-    # -- the connection ----------------------------------------------------------------------------
 
     def _connected(self) -> psycopg.Connection:
         if self._closed.is_set():

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def open_postgres(url: SecretUrl, *, create: bool) -> PostgresMetadata:
-    """Open the store of a database."""
     with needing("psycopg", "a metadata store in PostgreSQL", "postgres", "where drivers and commands run"):
         from headrace.connectors.sql.metadata import PostgresMetadata
     return PostgresMetadata(url, create=create)

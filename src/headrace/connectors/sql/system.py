@@ -52,7 +52,6 @@ class SqlSystem(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
-        """Refuse: the rows of a table have no order in which to resume reading."""
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 
     @override
@@ -60,11 +59,9 @@ class SqlSystem(RowSystem):
         return _SqlTarget(self.client(), self.key)
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> _SqlLookup:
-        """Return a new lookup of rows with these columns."""
         return _SqlLookup(self.client(), self.key, columns)
 
     def client(self) -> SqlClient:
-        """Return a new client of the database that the URL names."""
         if self.url.scheme == "sqlite":
             return SqliteClient(_sqlite_path(self.url), self.table, self.key)
         with needing("psycopg", "PostgreSQL", "postgres", "wherever containers run"):
@@ -195,7 +192,6 @@ def _refused(what: str) -> UsageError:
 
 
 def _sqlite_path(url: SecretUrl) -> Path:
-    """Return the file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; else raise ``DeclarationError``."""
     path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
     if not path or path.startswith(":memory:"):
         raise DeclarationError(
@@ -206,7 +202,6 @@ def _sqlite_path(url: SecretUrl) -> Path:
 
 
 def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
-    """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional the rest."""
     check_option_names(name, "sql", options, ("url", "table", "key", "create", "new_columns"), "url", "table")
     given = dict(options)
     given["url"] = url if isinstance(url := options["url"], SecretUrl) else SecretUrl(url)
