@@ -71,7 +71,6 @@ class Shown:
     before: str
 
     def __call__(self, batch: pl.DataFrame) -> None:
-        """Print the rows of a batch."""
         lines = batch.write_ndjson().splitlines()
         print(*(self.before + line for line in lines), sep="\n", flush=True)  # noqa: T201 - that's what it is for
 

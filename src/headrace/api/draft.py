@@ -572,7 +572,6 @@ def _dead_letters(
     written: Mapping[str, Node],
     columns: Mapping[str, pl.DataType],
 ) -> StreamSpec:
-    """The output for the dead letters of ``who``, with their columns."""
     spec = draft.streams[id_]
     schema = Schema.of(dict(columns))
     problem = None

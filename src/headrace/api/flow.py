@@ -155,7 +155,6 @@ class Flow:
         id_: str | None = None,
         others: Sequence[Flow] = (),
     ) -> Self:
-        """The flow of a new node that takes this flow and ``others``."""
         inputs = (self.node, *(other.node for other in others))
         known = time if isinstance(time, EventTime) else None
         node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
@@ -187,7 +186,6 @@ class Flow:
         *,
         id_: str | None = None,
     ) -> Self:
-        """The flow of a new step that calls a user's function."""
         letters = self._letters_to(operator.on_error, dead_letter)
         result = self._then(kind, operator, here, schema, time, id_=id_)
         self._send_letters(result.node, letters, here)
@@ -224,7 +222,6 @@ class Flow:
         return self._project("select", names, {}, here, keep=False)
 
     def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Self:
-        """This flow with a column added for each key that is an expression."""
         computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
         for key in computed:
             if key_name(key) in self._schema.columns:
@@ -237,7 +234,6 @@ class Flow:
     def _through(
         self, id_: str, operator: PartitionBy | Broadcast, here: Location, *, partitions: int | None = None
     ) -> Self:
-        """Write an intermediate stream, and continue after it."""
         system = self.draft.default_system
         spec = StreamSpec(
             id=id_,

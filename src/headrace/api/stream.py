@@ -363,7 +363,6 @@ class Stream(Composed):
             return add_task(self.draft, Stream, task, one, outputs, id, *how, here)
 
     def _key_or_own(self, key: str | Sequence[str] | None, what: str) -> str | Sequence[str] | None:
-        """Return the key, or without one that by which this flow is partitioned."""
         if key is None or key_parts(key):
             return key
         own = self.draft.key_at(self.node)
@@ -377,7 +376,6 @@ class Stream(Composed):
         return own
 
     def _common_key(self, other: Stream) -> tuple[str, ...]:
-        """Return the key by which both flows are partitioned."""
         own, theirs = (self.draft.key_at(flow.node) for flow in (self, other))
         if not own or own != theirs:
             raise DeclarationError(

@@ -66,7 +66,6 @@ class ChainPlan:
 
 
 def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
-    """The slice of ``plan`` for the tasks of ``stage``."""
     graph = plan.graph
     untimed = untimed_inputs(graph)
     nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
@@ -166,7 +165,6 @@ class BatchOrder:
 
 
 def batch_order_of(plan: Plan, stage: StagePlan) -> BatchOrder:
-    """The order that a stage needs."""
     nodes = [plan.graph.nodes[id_] for id_ in stage.nodes]
     watched = any(isinstance(node.operator, TaskStep) for node in nodes)
     keeping = [node for node in nodes if node.operator.table_used is not None or plan.graph.kept_state(node.id)]
@@ -244,7 +242,6 @@ def _fills_a_table(graph: Graph, after: Mapping[str, tuple[str, ...]], id_: str)
 
 
 def readers_of(plan: Plan) -> dict[SSP, tuple[TaskName, ...]]:
-    """The tasks that read each partition."""
     found: dict[SSP, list[TaskName]] = {}
     for stage in plan.stages:
         for task in stage.tasks:

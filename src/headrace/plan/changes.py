@@ -77,16 +77,13 @@ class Changes:
     parts: tuple[Change, ...]
 
     def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
-        """The changes with one of these verdicts."""
         return tuple(change for change in self.parts if change.verdict in verdicts)
 
     @property
     def notable(self) -> tuple[Change, ...]:
-        """The changes, without parts that are kept unchanged."""
         return tuple(change for change in self.parts if change.verdict is not Verdict.KEPT)
 
     def check(self) -> None:
-        """Raise ``PlanError`` if a change is refused."""
         refused = self.of(Verdict.REFUSED)
         if not refused:
             return
@@ -111,7 +108,6 @@ def to_text(changes: Changes) -> str:
 
 
 def to_json(changes: Changes) -> list[dict[str, str | None]]:
-    """The changes as plain data, including kept parts."""
     return [
         {
             "verdict": change.verdict.value,
@@ -226,7 +222,6 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
 
 
 def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
-    """Whether the new part can use the state of an old part."""
     differences = list(_differences(old, part))
     if differences:
         again = _WORDS[part.kind].again

@@ -53,7 +53,6 @@ class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 
 def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: TableSpec) -> Dealing:
-    """How to divide the rows of a table."""
     if table.kind == "global":
         return Dealing(copied=True)
     if table.side_inputs:
@@ -83,7 +82,6 @@ def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequen
 
 
 def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
-    """Why the partitioning of a flow is unknown."""
     before = reachable(flow, lambda id_: [b for b in graph.nodes[id_].inputs if b in stage.nodes])
     read = [stream for id_ in sorted({flow, *before}) if (stream := graph.nodes[id_].operator.stream_read) is not None]
     sources = [stream for stream in read if graph.streams[stream].role is not Role.INTERMEDIATE]
@@ -146,7 +144,6 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def tasks(self) -> int:
-        """Its number of tasks."""
         return len(self.producers)
 
     @property
@@ -160,7 +157,6 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
 
     def encode(self) -> bytes:
-        """As JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -189,7 +185,6 @@ class Inventory:
         return bool(self.stages)
 
     def parts(self) -> Iterator[tuple[StageRecord, Part]]:
-        """All parts with their stages, in the order of names."""
         for name in sorted(self.stages):
             for id_ in sorted(self.stages[name].parts):
                 yield self.stages[name], self.stages[name].parts[id_]
@@ -204,11 +199,9 @@ class Inventory:
         return Inventory(self.stages, before.gone | lost)
 
     def streams(self) -> set[str]:
-        """The names of all intermediate streams."""
         return {part.kept_as for _, part in self.parts() if part.kind == "stream"}
 
     def stream(self, id_: str) -> Part | None:
-        """The intermediate stream with this id; None if there is none."""
         return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)
 
 
@@ -216,7 +209,6 @@ NOTHING = Inventory()
 
 
 def inventory_of(plan: Plan) -> Inventory:
-    """The inventory of the app with this plan."""
     known = partitionings(plan.graph)
     return Inventory({stage.name: _record(plan, stage, known) for stage in plan.stages})
 
@@ -301,7 +293,6 @@ def _stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str
 
 
 def _key(graph: Graph, stream: str) -> str | None:
-    """The partitioning of an intermediate stream."""
     for node in graph.nodes.values():
         if node.operator.stream_written == stream:
             if isinstance(node.operator, PartitionBy):
@@ -392,11 +383,9 @@ class Consent:
     renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def drops(self, id_: str, owner: str) -> bool:
-        """The user accepts the loss of this part's state."""
         return id_ in self.drop or owner in self.drop
 
     def before(self, id_: str, owner: str) -> str:
-        """The former id of a part."""
         if id_ in self.renamed:
             return self.renamed[id_]
         return self.renamed.get(owner, owner) + id_.removeprefix(owner)
@@ -462,7 +451,6 @@ class Heritage:
         return [*heirs, *(stage for stage in gone if stage.outputs)]
 
     def record(self, stage: str) -> StageRecord | None:
-        """The record of a stage."""
         return self.inventory.stages.get(stage)
 
     def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
@@ -582,7 +570,6 @@ def _first_names(graph: Graph, stage: StagePlan) -> dict[str, str]:
 
 
 def _ids(graph: Graph, names: Collection[str]) -> set[str]:
-    """The ids of the intermediate streams with these names."""
     return {id_ for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE and spec.stream.name in names}
 
 

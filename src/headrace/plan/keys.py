@@ -192,13 +192,11 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
     does = "joins on" if joins else "keeps state by"
     cause, hint = _why(graph, flow, on, node)
     raise PlanError(
-        f"{node} {does} {names_of(on)}, but {cause}: {whose} messages of one {names_of(on)} in several tasks",
-        hint=hint,
+        f"{node} {does} {names_of(on)}, but {cause}: {whose} messages of one {names_of(on)} in several tasks", hint=hint
     )
 
 
 def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, does: str = "writes") -> _Placed | None:
-    """How a flow is partitioned by the key of its table; None if all is in one task. Raises if it isn't."""
     placed = _placed(flow, table.key)
     if placed is not None or (flow.together and flow.by is None):
         return placed
@@ -230,7 +228,6 @@ def flow_of(graph: Graph, user: Node) -> str:
 
 
 def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tuple[str, str]:
-    """Why messages of one key are in several tasks, and what to do."""
     shuffle = f"put {_partition_by(on)} before it"
     if flow.by is not None:
         by = [min(key) for key in flow.by.keys]
@@ -276,7 +273,6 @@ def _by(graph: Graph, side: Partitioning) -> str:
 
 
 def names_of(names: Iterable[str]) -> str:
-    """Names in an error: ``'shop' and 'order'``."""
     return " and ".join(repr(name) for name in names)
 
 

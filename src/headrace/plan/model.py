@@ -29,7 +29,6 @@ class StreamPlan:
     """Distinguishes it from a later stream of the same name; empty if the system has no such ids."""
 
     def ssps(self) -> tuple[SSP, ...]:
-        """Its partitions, in order."""
         return tuple(SSP(self.spec.stream, p) for p in range(self.partitions))
 
 
@@ -90,7 +89,6 @@ class Plan:
     """The functions before steps that keep state by key, by node. See ``keys``."""
 
     def stage(self, name: str) -> StagePlan:
-        """The stage of that name; raises ``KeyError`` if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage

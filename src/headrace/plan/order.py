@@ -79,7 +79,6 @@ class Order:
 
 
 def order_of(graph: Graph, nodes: Sequence[str]) -> Order:
-    """The order of a stage with these nodes, upstream first."""
     inside = {id_: graph.nodes[id_] for id_ in nodes}
     before = _ancestors(inside)
     found = [_closed(core, before) for core in _cores(graph, inside, before)]
@@ -153,7 +152,6 @@ def _uses(graph: Graph, node: Node, table: str) -> bool:
 
 
 def _entered(nodes: Mapping[str, Node], entry: Entry, before: Ancestors) -> frozenset[str]:
-    """What messages at this entry have passed."""
     later = nodes[entry.before].operator.defers and not isinstance(nodes[entry.node].operator, SideOutput)
     return frozenset([f"results of {entry.before}"]) if later else before[entry.before]
 

@@ -54,7 +54,6 @@ def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
 
 
 def input_nodes(graph: Graph) -> list[str]:
-    """The ids of the nodes where messages enter, sorted."""
     return sorted(node.id for node in graph.nodes.values() if node.operator.stream_read is not None)
 
 
@@ -320,7 +319,6 @@ def _remedy(graph: Graph, left: str, right: str) -> str:
 
 # -- slots -------------------------------------------------------------------------------------------
 def check_slots(graph: Graph) -> None:
-    """Raise ``PlanError`` for a step that needs all messages of a key in one task but doesn't get them."""
     slotted = {id_: spec for id_, spec in graph.streams.items() if spec.slots}
     for _, spec in sorted(slotted.items()):
         if graph.settings.grouping == "container":

@@ -120,7 +120,6 @@ def _needed_by(
 
 # -- event time --------------------------------------------------------------------------------------
 def check_event_time(graph: Graph) -> None:
-    """Raise ``PlanError`` if a step needs event time and an input without one reaches it."""
     untimed = untimed_inputs(graph)
     for id_ in sorted(untimed):
         node, source = graph.nodes[id_], untimed[id_]

@@ -134,12 +134,10 @@ class RenderedPlan:
     tables: Mapping[str, RenderedTable]
 
     def tasks(self) -> int:
-        """The number of tasks of all stages."""
         return sum(len(stage.tasks) for stage in self.stages)
 
 
 def render(plan: Plan) -> RenderedPlan:
-    """Everything about a plan that the printers show."""
     sources = _Sources(plan.graph)
     return RenderedPlan(
         app=plan.graph.app,
@@ -327,7 +325,6 @@ def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms:
 
 
 def _remote_options(remote: Remote) -> dict[str, str]:
-    """The location of a remote table and the options of its access, by name."""
     named = {"read": remote.read, "write": remote.write, "delete": remote.delete}
     options = {name: call_of(function) for name, function in named.items() if function is not None}
     if remote.sql is not None:
@@ -348,7 +345,6 @@ _SOURCE_CHARS_MAX = 72
 
 
 def to_text(plan: RenderedPlan) -> str:
-    """The plan for a terminal or a file; it ends with a newline."""
     lines = [_summary(plan)]
     for title, rows in _parts(plan):
         lines += ["", title, *_aligned(rows)]
@@ -371,7 +367,6 @@ def _summary(plan: RenderedPlan) -> str:
 
 
 def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
-    """The tables with their titles."""
     for stage in plan.stages:
         yield f"stage {stage.name}: {counted(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
     yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
@@ -448,7 +443,6 @@ def _table_row(table: RenderedTable) -> Row:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: ``1 task``, ``2,000 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
@@ -468,7 +462,6 @@ class ReadablePlan(Plan):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """The same plan in readable form."""
         return cls(**{each.name: getattr(plan, each.name) for each in fields(plan)})
 
     @override
@@ -487,7 +480,6 @@ _ROLES = {"sourceStreams": ("source", "side-input"), "sinkStreams": ("sink",), "
 
 
 def to_json(plan: RenderedPlan) -> dict[str, Any]:
-    """The plan as plain data: dicts, lists, strings, numbers."""
     streams = {
         group: {id_: _stream_document(stream) for id_, stream in plan.streams.items() if stream.role in roles}
         for group, roles in _ROLES.items()

@@ -75,7 +75,6 @@ def _flows(graph: Graph) -> list[frozenset[str]]:
 
 
 def _joined_by_a_node(pieces: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The pieces, with those united that have a node in common."""
     joined: list[frozenset[str]] = []
     for piece in pieces:
         apart = [other for other in joined if not other & piece]
@@ -112,7 +111,6 @@ def _in_a_loop(stages: Sequence[StagePlan]) -> list[StagePlan]:
 
 
 def _neighbours(graph: Graph) -> dict[str, set[str]]:
-    """By node those that directly share a stage with it, in both directions."""
     neighbours: dict[str, set[str]] = {id_: set() for id_ in graph.nodes}
     shared: dict[tuple[str, str], list[str]] = {}
     for node in graph.nodes.values():
@@ -276,7 +274,6 @@ def producer_ids(
 
 
 def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
-    """For each task of the stage the partitions that it reads, sorted."""
     shared = _shared_streams(graph, stage)
     streams = sorted({*stage.inputs, *stage.side_inputs})
     if graph.settings.grouping == "container":

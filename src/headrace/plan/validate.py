@@ -27,7 +27,6 @@ Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise ``PlanError`` for a graph that can't be planned, whatever streams exist."""
     _check_settings(graph)
     for node in _sorted(graph.nodes.values()):
         _check_references(graph, node)
@@ -44,7 +43,6 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_facts(graph: Graph, facts: Facts) -> None:
-    """Raise ``PlanError`` if the app and the existing streams contradict each other."""
     for spec in _sorted(graph.streams.values()):
         if spec.partitions is not None and spec.partitions < 1:
             raise PlanError(
@@ -65,7 +63,6 @@ def check_facts(graph: Graph, facts: Facts) -> None:
 
 
 def other_count(spec: StreamSpec, found: int) -> PlanError:
-    """The error for a stream with another partition count than declared."""
     return PlanError(
         f"{_the(spec)} is declared with {spec.partitions} partitions, and has {found}",
         hint="leave partitions= out: the existing stream decides",

@@ -35,16 +35,7 @@ from headrace.core.metrics import entered
 from headrace.core.secrets import hide_passwords
 from headrace.plan.model import Plan
 from headrace.protocol.record import Cut
-from headrace.run.holdups import (
-    STILL_MS,
-    Doing,
-    InputFacts,
-    Standstill,
-    held_by_run_loop,
-    holding_all,
-    holdups,
-    older,
-)
+from headrace.run.holdups import STILL_MS, Doing, InputFacts, Standstill, held_by_run_loop, holding_all, holdups, older
 from headrace.run.progress import SET_ASIDE
 from headrace.run.tables import TableAnswers
 from headrace.systems.slot_reports import Shards
@@ -203,12 +194,10 @@ def series_of(host: TaskHost) -> list[Series]:
 
 
 def of_users(metrics: TaskMetrics) -> list[Series]:
-    """What the app's own code counts."""
     return [Series(**asdict(cell) | {"bounds": list(cell.bounds)}) for cell in metrics.user.cells()]
 
 
 def counted(metrics: TaskMetrics) -> Iterator[Series]:
-    """What is in the metrics of a task."""
     yield Series(name="headrace_task_messages_in_total", value=metrics.rows_in)
     yield Series(name="headrace_task_messages_out_total", value=metrics.rows_out)
     yield Series(name="headrace_task_bytes_in_total", value=metrics.bytes_in)
@@ -370,7 +359,6 @@ def _input(host: TaskHost, ssp: SSP, *, holds: bool) -> messages.InputStatus:
 
 
 def _blocked(host: TaskHost, now_ms: float, still: Standstill) -> dict[What, tuple[str, float]]:
-    """What keeps a task from reading, and for how long."""
     known: dict[What, str | None] = {"readers": host.backpressure.blocked_by, "target": host.publishing.blocked_by}
     found = {what: where for what, where in known.items() if where is not None}
     if not found and (step := host.blocked_by) is not None:
@@ -519,7 +507,6 @@ class ContainerSession:
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:
-        """The thread that answers queries of the container's tables."""
         return TableAnswers(self._container.hosts, self._clock)
 
     def close(self) -> None:
@@ -586,7 +573,6 @@ class ContainerSession:
         return self._clock.monotonic_ms() - self._observed_ms < ms
 
     def obey(self, orders: messages.Orders) -> None:
-        """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
         self._take_part(orders.cut)
         self._container.direct(
             {TaskName.parse(task): (one.generation, one.number, one.slots) for task, one in orders.slots.items()}

@@ -115,7 +115,6 @@ class Interrupt(Interrupts):
     """
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for the signal, at most so long."""
         readable(self.fd, None if seconds is None else 1000 * seconds)
 
     @override

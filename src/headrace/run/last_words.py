@@ -44,7 +44,6 @@ _log = logger(__name__)
 
 
 def folder_of(home: Path, app: str) -> Path:
-    """Return the folder of an app's files."""
     return home / "apps" / app / "at-work"
 
 
@@ -96,7 +95,6 @@ class Recorder:
 
 
 def clear(folder: Path) -> None:
-    """Delete what earlier runs have left behind."""
     for path in folder.glob("*"):
         path.unlink(missing_ok=True)
 
@@ -117,7 +115,6 @@ def left_in(folder: Path, container: int) -> dict[str, LastWords]:
 
 
 def forget(folder: Path, container: int, incarnation: str) -> None:
-    """Delete what an incarnation has left behind, once it was reported."""
     _path(folder, container, incarnation).unlink(missing_ok=True)
 
 

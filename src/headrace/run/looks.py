@@ -135,11 +135,9 @@ class Looks:
         self._profile: tuple[str, ProfileThread] | None = None
 
     def answer(self, look: ContainerLook, task: str) -> bytes:
-        """Return what was found so far, as JSON."""
         return msgspec.json.encode(self._peek(look, task) if look.kind == "peek" else self._profiled(look))
 
     def close(self) -> None:
-        """End a profile that is being made."""
         if self._profile is not None:
             self._profile[1].close()
 
@@ -222,7 +220,6 @@ def peek(ask: Asking, status: AppStatus, step: str, id_: str, stage: str | None 
 
 
 def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_: str) -> Profiled:
-    """Ask a container for its threads' activity."""
     if not 0 < seconds <= SECONDS_MAX:
         raise UsageError(f"a profile of {seconds:g} seconds", hint=f"ask for up to {SECONDS_MAX:g}")
     known = next((one for one in status.containers if one.id == container and one.tasks), None)

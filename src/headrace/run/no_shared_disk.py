@@ -23,7 +23,6 @@ _KEPT = {"files": "the list of its files is, or the copy of its rows", "log": "t
 
 
 def shares_no_disk(settings: Settings) -> bool:
-    """Whether the app says so."""
     return settings.snapshots is not None and settings.snapshots.scheme != "file"
 
 

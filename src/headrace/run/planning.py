@@ -277,7 +277,6 @@ def _absolute(name: str, value: Any) -> Any:
 
 
 def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
-    """Whether one of these stages (default: all) reads the stream."""
     return any(
         stream in (*stage.inputs, *stage.side_inputs) for stage in plan.stages if not stages or stage.name in stages
     )
@@ -396,7 +395,6 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
 
 
 def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
-    """The columns that are written to a stream; None if they aren't known."""
     if spec.id in {s.dead_letter for s in plan.graph.streams.values()}:
         return dict(DEAD_LETTER_COLUMNS)
     return dict(spec.schema.columns) if spec.schema is not None and spec.id not in plan.combined else None

@@ -71,7 +71,6 @@ class ProgressLine:
             self._write("\n")
 
     def end(self, text: str) -> None:
-        """Close it, with a line that says how the app has ended."""
         self.close()
         self._write(text + "\n")
 
@@ -165,7 +164,6 @@ def time_of(watermark: int | None) -> str:
 
 
 def lag_of(lag: int | None) -> str:
-    """Return a lag as text, ``?`` if it is unknown."""
     return "?" if lag is None else f"{lag:,}"
 
 
@@ -187,13 +185,11 @@ SET_ASIDE = {
 
 
 def set_aside(counters: Mapping[str, int]) -> str:
-    """Return what happened to messages that had no effect; empty if there were none."""
     counts = {words: counters.get(counter, 0) for counter, words in SET_ASIDE.items()}
     return ", ".join(f"{count:,} {words}" for words, count in counts.items() if count)
 
 
 def how_it_ended(app: str, status: AppStatus, seconds: float) -> str:
-    """Return the last line of a run."""
     words = set_aside(sum((Counter(task.counters) for task in status.tasks), Counter()))
     how = "stopped" if status.state == "stopped" else "drained" if status.drained else "ended"
     aside = f"; messages {words}" if words else ""

@@ -151,7 +151,6 @@ class RunOptions:
         *,
         beside: bool = False,
     ) -> Self:
-        """Check the arguments of ``App.run`` or ``App.start``."""
         check_options(master, containers, stages, conf)
         if savepoint and stages:
             raise UsageError(
@@ -172,7 +171,6 @@ class RunOptions:
 
 
 def check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: bool, tables: object) -> None:
-    """Raise for options that have no meaning together, or for this kind of run."""
     if batch and backfill:
         raise UsageError(
             "a batch job ends, but a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
@@ -207,7 +205,6 @@ def refuse(
     listen: object = None,
     advertise: object = None,
 ) -> None:
-    """Raise for what is given and has no meaning for ``what``."""
     given = {"containers": containers, "stages": stages, "local": local or None, "savepoint": savepoint or None}
     given |= {"listen": listen, "advertise": advertise}
     for name, value in given.items():
@@ -496,7 +493,6 @@ class Run:
         return self._final if coordinator is None else coordinator.status()
 
     def _await(self, timeout: Duration | None) -> bool:
-        """Wait for the end; False if the timeout is over before."""
         end = None if timeout is None else time.monotonic() + to_ms(timeout, "timeout", error=UsageError) / 1000
         failed_since: float | None = None
         while not self._ended.is_set():
@@ -548,7 +544,6 @@ def make_room(app: str, home: str, stages: set[str], *, replace: bool) -> None:
 
 
 def begin(launch: Launch, line: ProgressLine | None) -> Run:
-    """Start a run in a thread of its own."""
     run = Run(launch, line)
     with _lock:
         _drain_at_exit()

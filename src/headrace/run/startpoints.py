@@ -55,7 +55,6 @@ SLOTS = (
 
 
 def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
-    """Return what a caller gives as a startpoint."""
     if isinstance(point, CustomStartpoint):
         try:
             value = msgspec.to_builtins(point)
@@ -71,7 +70,6 @@ def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
 
 
 def as_end(until: object) -> End | UnsetType:
-    """Return a startpoint as the end of another one; None: it has none."""
     match until:
         case None:
             return UNSET
@@ -443,7 +441,6 @@ class Startpoints:
         return _apply(addresses)
 
     def offsets(self) -> builtins.list[InputOffsets]:
-        """Return where the tasks are in their inputs, what the inputs hold, and which startpoints wait."""
         with self._opened() as metadata:
             committed = committed_in(self._home, metadata, self.app)
             present = StartpointBook(metadata, self.app).unfinished()

@@ -52,11 +52,9 @@ class TableColumns:
 
     @property
     def schema(self) -> dict[str, pl.DataType]:
-        """All columns, the key first."""
         return {**self.key, **self.values}
 
     def keys(self, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
-        """Return keys as a DataFrame of the key's types."""
         wanted = f"the key of table {self.id!r} is {_shown(self.key)}"
         for row in rows:
             if len(row) != len(self.key):
@@ -66,7 +64,6 @@ class TableColumns:
         return self._typed([[row[place] for row in rows] for place in range(len(self.key))])
 
     def encode(self, keys: pl.DataFrame) -> list[bytes]:
-        """Return keys as the store encodes them."""
         return KeyEncoding(self.key).encode(keys)
 
     def range(
@@ -125,7 +122,6 @@ class TableColumns:
 
 
 def owners(facts: TableFacts, columns: TableColumns, keys: pl.DataFrame) -> tuple[str, ...]:
-    """Return the tasks to ask for these keys."""
     tasks = facts.tasks
     if facts.kind != "global" and facts.owned_by is None:
         return tuple(tasks)
@@ -152,7 +148,6 @@ def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
 def gets(
     facts: TableFacts, columns: TableColumns, keys: pl.DataFrame, limit_ms: int, *, at_ms: int | None = None
 ) -> list[Ask]:
-    """Return the queries for the rows of these keys."""
     tasks = owners(facts, columns, keys)
     encoded = tuple(columns.encode(keys))
     return [
@@ -215,7 +210,6 @@ class TableScan:
 
     @property
     def rows(self) -> int:
-        """The number of rows so far."""
         return sum(part.rows.height for part in self.parts)
 
     def ask(self) -> Ask | None:
@@ -228,7 +222,6 @@ class TableScan:
         return msgspec.structs.replace(self._like, tasks=tasks, low=low, rows=self._limit + 1 - self.rows)
 
     def take(self, answers: Answers) -> None:
-        """Take the answers to the last query."""
         for answer in answers.answers:
             rows = _rows(self._columns, answer)
             room = self._limit - self.rows

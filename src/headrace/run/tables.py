@@ -84,7 +84,6 @@ class TableAnswers:
         return Answer(number=question.number, answers=answers)
 
     def close(self) -> None:
-        """End what was begun."""
         self._looks.close()
 
     def _of(self, task: str, question: Question) -> TaskAnswer:
@@ -142,7 +141,6 @@ class AnswerThread(WorkerThread):
 
     @classmethod
     def over(cls, client: CoordinatorClient, container: int, incarnation: str, answers: TableAnswers) -> AnswerThread:
-        """Return a thread that gets its questions over HTTP."""
         own = client.sibling(timeout_s=HOLD_MS / 1000 + 5)
         return cls(own.listen, own.close, container, incarnation, answers)
 
@@ -183,7 +181,6 @@ READABLE = ("local", "global", "store")
 
 
 def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, TableFacts]:
-    """Return the deployment that keeps a table, and the facts about the table."""
     tables, others = tables_of(metadata, app)
     named = [(facts, address) for facts, address in tables if facts.id == table]
     if not named:

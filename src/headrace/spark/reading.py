@@ -166,7 +166,6 @@ class _Given:
         return text.lower() == "true"
 
     def bound(self, edge: str, default: Offset) -> Bound:
-        """Where reading begins (``starting``) or ends (``ending``)."""
         by_offset, by_time = f"{edge}Offsets", f"{edge}Timestamp"
         offsets, time_text = self.text(by_offset), self.text(by_time)
         if offsets is not None and time_text is not None:
@@ -210,7 +209,6 @@ def check_known(given: Iterable[str], known: Sequence[str], listed: Sequence[str
 
 
 def whole(name: str, text: str | None, lowest: int) -> int | None:
-    """The number that an option gives; None if it isn't given."""
     if text is None:
         return None
     if not text.strip().isdecimal() or not lowest <= int(text) <= VERSION_MAX:
@@ -268,7 +266,6 @@ class ArrowRows:
 
     @staticmethod
     def batches(table: pa.Table) -> list[pa.RecordBatch]:
-        """A table in pieces that aren't too large for Spark."""
         found: list[pa.RecordBatch] = table.to_batches(max_chunksize=ROWS_PER_BATCH)
         return found
 
@@ -301,11 +298,9 @@ class StreamSource:
         self.info: StreamInfo = require_stream(self.open(), self.stream, options.home)
 
     def open(self) -> System:
-        """The log that the stream is in."""
         return open_log(self.options.home)
 
     def extents(self) -> Sequence[Extent]:
-        """The present offsets of each partition."""
         return self.open().admin().extents(self.stream.name)
 
     def schema(self) -> StructType:
@@ -401,7 +396,6 @@ class RowsOfParts:
             )
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part."""
         if not isinstance(part, Part):
             return  # Spark's own partition, in place of none
         try:
@@ -546,7 +540,6 @@ class TableSource:
         return cls(there, app, table, TableColumns(facts).schema, tasks)
 
     def schema(self) -> StructType:
-        """The columns that Spark gets."""
         return to_spark_schema(self.columns)
 
     def pages(self, task: int | None) -> Iterator[pl.DataFrame]:

@@ -67,7 +67,6 @@ def to_polars_columns(schema: spark.StructType) -> dict[str, pl.DataType]:
 
 
 def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
-    """The type that Spark has for ``dtype``. ``column`` is for the error."""
     match dtype:
         case pl.Datetime():
             return spark.TimestampNTZType() if dtype.time_zone is None else spark.TimestampType()
@@ -94,7 +93,6 @@ def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
 
 
 def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
-    """The type that a stream has for Spark's ``dtype``. ``column`` is for the error."""
     match dtype:
         case spark.DecimalType():
             return pl.Decimal(dtype.precision, dtype.scale)

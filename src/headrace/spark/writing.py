@@ -58,12 +58,7 @@ from headrace.rows.ipc import encode_rows
 from headrace.rows.schema import Schema
 from headrace.spark.reading import check_known, whole
 from headrace.spark.types import to_polars_columns
-from headrace.streams.committed_writer import (
-    CommittedWriter,
-    borrowed_writer,
-    open_committed_writer,
-    open_log,
-)
+from headrace.streams.committed_writer import CommittedWriter, borrowed_writer, open_committed_writer, open_log
 from headrace.streams.writer import FRAME_ROWS, key_for
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import LOG
@@ -81,7 +76,6 @@ _log = logger(__name__)
 
 
 def staging_folder(home: Path, stream: str) -> Path:
-    """The folder of a stream's staged files."""
     return home / "staged" / stream
 
 
@@ -101,7 +95,6 @@ class StagedFile:
         self._write(_HEAD.pack(_MARK, STAGED_FORMAT, partitions))
 
     def add(self, partition: int, rows: int, body: bytes) -> None:
-        """Append a frame."""
         self._write(_FRAME.pack(partition, rows, len(body), zlib.crc32(body)), body)
         self._frames += 1
         self.rows += rows
@@ -397,7 +390,6 @@ class Destination:
         return fitted
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Write the rows of a Spark task to a staged file."""
         pieces = self._pieces(batches)
         first = next(pieces, None)
         if first is None:

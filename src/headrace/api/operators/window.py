@@ -115,7 +115,6 @@ class Window(OperatorSpec):
         }
 
     def _described(self, aggregate: Aggregate, result: pl.DataType) -> str:
-        """What an aggregate keeps."""
         words: list[str] = [aggregate.kind]
         if aggregate.kind in ("first", "last"):
             words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")

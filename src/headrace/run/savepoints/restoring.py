@@ -74,12 +74,10 @@ class _Gone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_gone(names: Iterable[str]) -> bytes:
-    """Return the former names as they are stored."""
     return msgspec.json.encode(_Gone(names=tuple(sorted(names))))
 
 
 def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
-    """Return the inventory in the entries of its namespace."""
     stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != GONE}
     gone: frozenset[str] = frozenset()
     if GONE in entries:
@@ -152,7 +150,6 @@ class Outlook:
 
     @property
     def repeats(self) -> bool:
-        """Whether something that the app has processed is processed again."""
         return self.ran and any(
             one.moved if one.slot else one.before is None or one.to is None or one.before > one.to
             for one in self.rewinds
@@ -209,7 +206,6 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
 
 
 def check_stopped(metadata: MetadataStore, app: str) -> None:
-    """Raise ``UsageError`` if the app runs."""
     if running := find_all(metadata, app):
         raise UsageError(
             f"app {app!r} is running {running[0].deployment}: {running[0].driver}",
@@ -253,7 +249,6 @@ def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
 
 
 def tasks_in(inventory: Inventory) -> list[TaskName]:
-    """Return all tasks of all stages."""
     return [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
 
 

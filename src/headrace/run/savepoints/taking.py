@@ -45,14 +45,7 @@ from headrace.life.founding import Manifest
 from headrace.life.metadata import MetadataStore
 from headrace.life.timelines import current_timeline
 from headrace.plan.inventory import Inventory
-from headrace.protocol.record import (
-    COMMIT_FILE,
-    DATABASE_FOLDER,
-    LOCAL_KEY,
-    Cut,
-    KeptCommit,
-    LocalCheckpoint,
-)
+from headrace.protocol.record import COMMIT_FILE, DATABASE_FOLDER, LOCAL_KEY, Cut, KeptCommit, LocalCheckpoint
 from headrace.run.savepoints.restoring import recorded, tasks_in
 from headrace.stores.database import Database, FolderLock
 from headrace.task.naming import state_folders_at, task_folder

@@ -126,7 +126,6 @@ def _manifest(draft: Path, name: str, plan: Plan, inventory: Inventory, timeline
 
 
 def check_can_be_saved(graph: Graph) -> None:
-    """Raise ``UsageError`` for an app of which no savepoint can be made without running it."""
     if graph.settings.guarantee != "exactly_once":
         raise UsageError(
             f"app {graph.app!r} has guarantee={graph.settings.guarantee!r}, and savepoints need 'exactly_once'",

@@ -39,7 +39,6 @@ def user_folders() -> tuple[str, ...]:
 
 
 def packed(folders: Sequence[str], pickled: bytes) -> bytes:
-    """Return folders and pickle as one."""
     names = "\n".join(folders).encode()
     return len(names).to_bytes(4, "big") + names + pickled
 
@@ -65,7 +64,6 @@ class ContainerPayload:
 
 
 def container_main(args: ContainerArgs) -> dict[str, Any]:
-    """Run one container; return a summary for the driver's log."""
     payload: ContainerPayload = unpacked(args.payload)
     fields = {"container": args.container, "attempt": args.attempt}
     outbox = LogOutbox()

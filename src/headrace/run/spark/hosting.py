@@ -139,7 +139,6 @@ class ContainerJob:
         return False
 
     def failure_count(self) -> int:
-        """Return how many attempts of containers have failed so far."""
         with calling_jvm():
             tracker = self._context.statusTracker()
             stages = (tracker.getStageInfo(stage) for _, stage in self._stages())
@@ -161,12 +160,10 @@ class ContainerJob:
             return {int(task.index()) for _, task in self._tasks() if task.status() == "RUNNING"}
 
     def slots(self) -> Slots:
-        """Return the slots that there are."""
         with calling_jvm():
             return count_slots(self._context)
 
     def _tasks(self) -> list[tuple[int, Any]]:
-        """Spark's own record of each attempt, with the number of the first attempt of its job."""
         jsc: Any = self._context._jsc
         store = jsc.sc().statusStore()
         found: list[tuple[int, Any]] = []
@@ -422,7 +419,6 @@ class Supervisor:
         self._failures_seen = 0
 
     def look(self, status: AppStatus, now_ms: float) -> None:
-        """Act on the present status."""
         self._kill_stuck(status, now_ms)
         self._look_for_slots(status, now_ms)
         count = self._job.failure_count()

@@ -322,7 +322,6 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _quieten(jvm: Any) -> None:
-    """Configure the logging of a running JVM, unless it is configured already."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     is_set = jvm.java.lang.System.getProperty("log4j2.configurationFile") is not None
     if is_set or any(loader.getResource(f"log4j2.{kind}") for kind in ("properties", "xml", "yaml", "json")):
@@ -382,7 +381,6 @@ _RESUMES = "start the app again: it resumes from its last checkpoints"
 
 
 def is_loss(error: BaseException) -> bool:
-    """Return whether an error of a call into the JVM came from the connection and not from the called method."""
     return isinstance(error, OSError | Py4JError) and not isinstance(error, Py4JJavaError)
 
 
@@ -398,7 +396,6 @@ def calling_jvm() -> Iterator[None]:
 
 
 def jvm_lost(error: BaseException) -> InfrastructureError:
-    """Return the error for a call that the JVM didn't answer."""
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     code = None
     if process is not None:

@@ -211,7 +211,6 @@ def _check_running(context: SparkContext, master: str | None) -> None:
 
 
 def prepare_session(session: SparkSession) -> None:
-    """Set what each Python worker of a session starts with."""
     context = getattr(session, "_sc", None)
     if context is not None:  # a session of Spark Connect has none
         prepare_workers(context)

@@ -110,7 +110,6 @@ def is_local_cluster(master: str) -> bool:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether driver and executors are all on this machine."""
     return is_local(master) or is_local_cluster(master)
 
 
@@ -177,12 +176,10 @@ def retries_enough(master: str) -> bool:
 
 
 def required() -> dict[str, str]:
-    """The settings of every session that Headrace opens."""
     return {requirement.key: requirement.value for requirement in _REQUIREMENTS}
 
 
 def preferred(master: str) -> dict[str, str]:
-    """The settings that hold unless the user sets them."""
     return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
 
 

@@ -38,7 +38,6 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many take a task at once."""
         return max(0, self.registered - self.taken)
 
 
@@ -53,7 +52,6 @@ class Asked:
 
     @property
     def wanted(self) -> int:
-        """How many slots would be enough."""
         return self.tasks + self.beside if self.containers is None else self.containers
 
 
@@ -72,7 +70,6 @@ class Capacity:
 
     @classmethod
     def of(cls, master: str, lookup: settings.Lookup) -> Capacity:
-        """Return what its master and settings say."""
         limit = settings.slots_limit(master, lookup)
         settled_s = WAIT_S
         if settings.is_local(master):
@@ -82,11 +79,9 @@ class Capacity:
         return cls(settings.without_retries(master), limit, settled_s, settings.grows(lookup))
 
     def due(self, wanted: int) -> int:
-        """Return how many of the wanted slots it can have."""
         return wanted if self.limit is None else min(wanted, self.limit)
 
     def can_have(self, slots: int) -> bool:
-        """Whether nothing says that it can't have so many."""
         return self.due(slots) == slots
 
 
@@ -215,7 +210,6 @@ def decide(
 
 
 def count_slots(context: SparkContext) -> Slots:
-    """Return the slots of the executors that are registered now."""
     jsc: Any = context._jsc
     executors = jsc.sc().statusStore().executorList(True)
     found = [executors.apply(i) for i in range(executors.size())]

@@ -41,7 +41,6 @@ class Backfill:
 
     @classmethod
     def of(cls, until: str | None, tables: Tables | None, savepoint: str = "backfill", *, publish: bool = True) -> Self:
-        """What the arguments of ``App.run`` or ``App.backfill`` ask for."""
         if until is None:
             raise UsageError(
                 "a backfill needs the time up to which inputs are history",

@@ -199,7 +199,6 @@ def _expression(form: _Form) -> pl.Expr:
 
 
 def conjuncts(expr: pl.Expr) -> list[pl.Expr]:
-    """The parts of a conjunction, from left to right."""
     form = _form(expr)
     if form is None or not (isinstance(inner := form.get("BinaryExpr"), dict) and inner.get("op") in _AND):
         return [expr]

@@ -136,7 +136,6 @@ def _older(rows: DataFrame, time_: EventTime, before_ms: int) -> Column | None:
 
 
 def _time_of(left: Iterable[Left]) -> str:
-    """The progress of event time in words, and what holds it if it hasn't begun."""
     times = [decode_times(one.record.bookkeeping) for one in left]
     timed = [one.watermark for one in times if one.watermark != FOREVER]
     lowest = min(timed, default=NEVER)

@@ -106,7 +106,6 @@ class Worker:
     rows: DecodedRows | None = None
 
     def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
-        """Called by Spark with the tables of a Spark partition."""
         context = TaskContext.get()
         payload = _decoded(self.payload)
         number = 0 if context is None else context.partitionId()
@@ -274,12 +273,10 @@ class BatchJob:
         return reduce(DataFrame.unionAll, parts) if parts else self._spark.createDataFrame([], schema)
 
     def pieces(self, streams: Sequence[str]) -> DataFrame:
-        """The pieces of some streams that the app writes."""
         writers = dict.fromkeys(name for id_ in streams for name in self._plan.streams[id_].writers)
         return self._together([self._written(self._plan.stage(name), streams) for name in writers])
 
     def last_pieces(self, outputs: Sequence[str]) -> DataFrame:
-        """The pieces of the outputs, when all stages are run."""
         between = {id_ for stage in self._plan.stages for id_ in (*stage.inputs, *stage.side_inputs)}
         last = [s for s in self._plan.stages if set(s.outputs) & set(outputs) or not set(s.outputs) & between]
         return self._together([self._written(stage, outputs) for stage in last])
@@ -306,7 +303,6 @@ class BatchJob:
         return self._stages[stage.name]
 
     def _made(self, stage: StagePlan, rows: DecodedRows | None = None) -> DataFrame:
-        """What a stage writes: pieces, or the rows of one stream."""
         between = [id_ for id_ in (*stage.inputs, *stage.side_inputs) if self._plan.streams[id_].writers]
         if not batch_order_of(self._plan, stage).timed and not between:
             return self._mapped(stage, rows)
@@ -324,7 +320,6 @@ class BatchJob:
         return self._together(parts)
 
     def _source(self, input_: str, stage: StagePlan) -> DataFrame:
-        """The pieces of a source that a stage reads in order."""
         if input_ in self._given:
             key = key_of(self._plan.streams[input_].spec)
             return self._run(self._narrowed(input_, stage), partial(_read_rows, input_, key))
@@ -342,7 +337,6 @@ class BatchJob:
         return narrowed(given, leading_steps(self._plan, stage, input_), columns)
 
     def _in_order(self, pieces: DataFrame, stage: StagePlan) -> DataFrame:
-        """Pieces in the Spark partitions of their tasks, in the order in which a task takes them."""
         ranks = ranks_of(self._plan, stage)
         first = [id_ for id_, rank in ranks.items() if rank == 0]
         rank = sf.when(sf.col("rows") == 0, -1)  # notes
@@ -406,7 +400,6 @@ class BatchJob:
         )
 
     def _numbers(self, count: int) -> DataFrame:
-        """The numbers below ``count``, each in a Spark partition of its own."""
         return self._spark.range(0, count, 1, count)
 
     def _run(self, frame: DataFrame, work: Work, rows: DecodedRows | None = None) -> DataFrame:
@@ -422,7 +415,6 @@ class BatchJob:
 def batch_job(
     plan: Plan, spark: SparkSession, until: Until | None, given: Mapping[str, DataFrame], seam: Seam | None = None
 ) -> BatchJob:
-    """The job of a plan in this session."""
     prepare_session(spark)
     payload = BatchPayload(
         plan=plan,

@@ -139,7 +139,6 @@ class Journal:
         return entry
 
     def note(self, entry: Entry, state: State) -> Entry:
-        """Record the run's progress."""
         noted = msgspec.structs.replace(entry, state=state)
         self._write(noted)
         if state == "published":
@@ -147,11 +146,9 @@ class Journal:
         return noted
 
     def results(self, entry: Entry) -> Path:
-        """Where the results of a run are, until they are published."""
         return self._folder / "runs" / str(entry.run)
 
     def left(self, entry: Entry) -> Path:
-        """Where the tasks of a run leave their state, until it is in a savepoint."""
         return self._folder / "runs" / f"{entry.run}-left"
 
     def _write(self, entry: Entry) -> None:
@@ -265,12 +262,10 @@ class BatchOptions:
 
 
 def run_batch(graph: Graph, options: BatchOptions) -> None:
-    """Compute what the app makes of all that its inputs hold, and publish it."""
     run_planned(_planned(graph), options, None)
 
 
 def run_planned(planned: Plan, options: BatchOptions, handover: Handover | None) -> None:
-    """Run a batch job by its journal."""
     app = planned.graph.app
     journal = Journal(Path(planned.graph.settings.home), app)
     with journal.held():
