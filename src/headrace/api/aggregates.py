@@ -1,9 +1,8 @@
 """The aggregates of windows: built-in ones, the dtypes of their results, and Polars' own where they mean the same.
 
 An expression of Polars is recognised by its tree: ``meta.pop`` takes it apart, and ``meta.eq`` compares it with what
-Polars builds from the parts, so no serialised form is involved. It is accepted only if Headrace's result has the same
-value as Polars'; its dtype may be wider: counts and sums of integers have 64 bits, so that a long-lived window doesn't
-overflow a narrow column.
+Polars builds from the parts. It is accepted only if Headrace's result has the same value as Polars'; its dtype may be
+wider: counts and sums of integers have 64 bits.
 """
 
 from __future__ import annotations

@@ -398,35 +398,18 @@ class Declarations:
         tables: Mapping[str, Table] | None = None,
         writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
-        """Run your own low-level task.
+        """Run your own low-level ``task``, an instance of a subclass of ``hr.tasks.Task``. Returns a flow by output.
 
         If the inputs are partitioned by a key, one instance gets all messages of a key. Inputs need equal partition
-        counts.
+        counts. ``inputs`` are the flows that the task reads, by names that it chooses, and ``outputs`` the columns of
+        each output, by its name. Each of them must be used. ``id`` names the task's state. Keep it when the code
+        changes: the state is durable.
 
-        Parameters
-        ----------
-        task
-            An instance of a subclass of ``hr.tasks.Task``.
-        inputs
-            The flows that the task reads, by names that it chooses.
-        outputs
-            The columns of each output, by the output's name.
-        id
-            The name of the task's state. Keep it when the code changes: the state is durable.
-        event_time
-            The column with the outputs' event time, for all or by output. By default, a column that has the name and
-            type of an input's event time keeps that role.
-        on_error, dead_letter
-            What happens to a message on which ``process`` raises, as for ``input``. The effects of the call before it
-            raised are undone.
-        tables, writes
-            The tables that the task reads, by names that it chooses: it uses ``out.tables[name]``; and the names of
-            those that it also writes.
-
-        Returns
-        -------
-        dict
-            A flow for each of ``outputs``, by name. Each must be used.
+        ``event_time`` is the column with the outputs' event time, for all or by output. By default, a column that has
+        the name and type of an input's event time keeps that role. ``on_error`` and ``dead_letter`` are as for
+        ``input``, for a message on which ``process`` raises: the effects of the call before it raised are undone.
+        ``tables`` are those that the task reads, by names that it chooses: it uses ``out.tables[name]``. ``writes`` are
+        the names of those that it also writes.
 
         Examples
         --------
@@ -450,10 +433,7 @@ class Declarations:
     def graph(self) -> Graph:
         """Return the app as an immutable graph, without inputs, outputs and tables that no flow uses.
 
-        Raises
-        ------
-        DeclarationError
-            If a flow has no end, or the app has no flow.
+        Raises ``DeclarationError`` if a flow has no end, or the app has no flow.
 
         Examples
         --------

@@ -71,6 +71,7 @@ class Shown:
     before: str
 
     def __call__(self, batch: pl.DataFrame) -> None:
+        """Print the rows of a batch."""
         lines = batch.write_ndjson().splitlines()
         print(*(self.before + line for line in lines), sep="\n", flush=True)  # noqa: T201 - that's what it is for
 
@@ -97,15 +98,10 @@ class Composed(MappedFlow):
         return self.draft.preview(self.node, n, sample)
 
     def show(self, name: str = "") -> None:
-        """Print messages as they are processed, each as a line of JSON: a ``sink`` to try things out with.
+        """Print messages as they are processed, as lines of JSON after ``name``: a ``sink`` to try things out with.
 
         They go to the standard output of the process that handles them: yours with ``--local``, a container's on Spark.
         After a failure, some may be printed again. ``head`` needs no run.
-
-        Parameters
-        ----------
-        name
-            What to write before each line, to tell several flows apart.
 
         Examples
         --------

@@ -364,22 +364,14 @@ def sql(
     """A table of a SQLite or PostgreSQL database: an output, exactly once.
 
     The results of each checkpoint become one transaction, which also stores the writer's position in the table
-    ``headrace_positions`` of the same database.
+    ``headrace_positions`` of the same database. ``url`` is ``sqlite:///file.db`` (four slashes for an absolute path) or
+    ``postgresql://user:password@host/database``, which needs ``pip install "headrace[postgres]"``. The password is
+    never shown. ``table`` is the table's name, or ``schema.name``.
 
-    Parameters
-    ----------
-    url
-        ``sqlite:///file.db`` (four slashes for an absolute path) or ``postgresql://user:password@host/database``, which
-        needs ``pip install "headrace[postgres]"``. The password is never shown.
-    table
-        The table's name, or ``schema.name``.
-    key
-        One column or several: a row replaces the row with the same key. A null in the key stops the app, because no
-        null equals another in a database; filter such rows out first. By default rows are only added.
-    create_table, new_columns
-        Whether to create the table if it doesn't exist; and what happens if the output has columns that it lacks:
-        ``"refuse"`` stops the app before it runs, ``"add"`` adds them with null in earlier rows. Columns are never
-        changed or removed.
+    A row replaces the row with the same ``key``, which is one column or several; by default rows are only added. A null
+    in the key stops the app, because no null equals another in a database; filter such rows out first. Without
+    ``create_table`` the table must exist. If the output has columns that it lacks, ``new_columns`` ``"refuse"`` stops
+    the app before it runs, ``"add"`` adds them with null in earlier rows. Columns are never changed or removed.
 
     Examples
     --------

@@ -1,9 +1,7 @@
 """The graph during its declaration, the ends of flows, and how a draft becomes a graph.
 
-A draft keeps ids unique and nodes in the order of declaration, but knows no rules of operators. The handles
-(``Stream``, ``Output``, ``Table``) add to it, and ``freeze`` turns it into a ``Graph``. An input, output or table that
-no flow uses does no harm and is left out. A step whose results go nowhere is an error, because it would lose messages
-silently.
+A draft knows no rules of operators. An input, output or table that no flow uses does no harm and is left out. A step
+whose results go nowhere is an error, because it would lose messages silently.
 """
 
 from __future__ import annotations

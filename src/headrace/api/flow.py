@@ -393,27 +393,17 @@ class MappedFlow(Flow):
         dead_letter: Output | None = None,
         id: str | None = None,
     ) -> Self:
-        """Turn each row into another one with a slow function, many calls at once.
+        """Turn each row into another one with a slow ``function``, many calls at once.
 
+        An ``async`` function runs on an event loop, a plain one in threads; a task makes ``concurrency`` calls at once.
         After a restart, calls may be repeated; each result still counts once. A checkpoint waits for the calls in
         flight.
 
-        Parameters
-        ----------
-        function, schema
-            As for ``map``. An ``async`` function runs on an event loop, a plain one in threads.
-        concurrency
-            The number of calls that a task makes at once.
-        ordered
-            Whether results keep the order of their rows. Otherwise they are emitted as they arrive, but never after a
-            watermark that came after their row.
-        timeout, retry
-            How long one attempt may take, and how often to repeat a failed call, see ``hr.calls.retry``; by default
-            five attempts.
-        on_error, dead_letter
-            As for ``filter``, after the last attempt.
-        id
-            A name for the step in plans and counters.
+        Results keep the order of their rows. Without ``ordered`` they are emitted as they arrive, but never after a
+        watermark that came after their row. ``timeout`` is for one attempt, and ``retry`` says how often to repeat a
+        failed call, see ``hr.calls.retry``; by default there are five attempts. ``schema`` is as for ``map``, and
+        ``on_error`` and ``dead_letter``, after the last attempt, as for ``filter``. ``id`` is a name for the step in
+        plans and counters.
 
         Examples
         --------

@@ -1,7 +1,7 @@
 """Map names of other libraries to Headrace's, for the errors about attributes that don't exist.
 
-The names are those of Polars, Spark, Flink, Kafka Streams, Samza, Faust, Bytewax and Quix. Other names are compared
-with the existing ones. Python and notebooks look up names that begin with ``_``, so nothing is suggested for them.
+Other names are compared with the existing ones, but for those that begin with ``_``, which Python and notebooks look
+up.
 """
 
 from __future__ import annotations

@@ -115,22 +115,14 @@ def remote(
 ) -> Remote:
     """A table that your own functions read and write; they may be plain or ``async``.
 
-    Parameters
-    ----------
-    read
-        Gets a DataFrame of distinct keys and returns the rows that it finds, including their keys: a DataFrame or a
-        list of dicts. Required for joins.
-    write
-        Gets a DataFrame of rows with distinct keys. Required for ``send_to``.
-    delete
-        Gets a DataFrame of keys to delete. If given, a row whose other columns are all null is a deletion.
-    batch, concurrency
-        The maximum number of keys or rows per call, and the number of reads that a task makes at once.
-    timeout, retry
-        How long one attempt may take, and how often to try a call that fails, see ``hr.calls.retry``; by default
-        forever.
-    reads_per_s, writes_per_s
-        How many keys the whole app reads, and how many rows it writes, per second at most.
+    ``read``, required for joins, gets a DataFrame of distinct keys and returns the rows that it finds, including their
+    keys: a DataFrame or a list of dicts. ``write``, required for ``send_to``, gets a DataFrame of rows with distinct
+    keys. ``delete`` gets a DataFrame of keys to delete. If it is given, a row whose other columns are all null is a
+    deletion.
+
+    A call has at most ``batch`` keys or rows, and a task makes ``concurrency`` reads at once. ``timeout`` is for one
+    attempt, and ``retry`` says how often to try a call that fails, see ``hr.calls.retry``; by default forever.
+    ``reads_per_s`` and ``writes_per_s`` limit the keys that the whole app reads, and the rows that it writes.
 
     Examples
     --------

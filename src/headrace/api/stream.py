@@ -1,8 +1,4 @@
-"""The fluent API: one method for each operator. Every call adds a node to the app's draft and runs nothing.
-
-The methods here merge flows, move messages between tasks, keep state, or end a flow. Methods that look at one message
-at a time are in ``flow``, and those composed of others in ``composed``.
-"""
+"""The fluent API: one method for each operator. Every call adds a node to the app's draft and runs nothing."""
 
 from __future__ import annotations
 
@@ -113,9 +109,7 @@ class Stream(Composed):
             return stream._through(id_, PartitionBy(id_, names), here, partitions=partitions)
 
     def broadcast(self, *, id: str | None = None) -> Stream:
-        """Send each message through a durable stream, named ``id``, to every task of the next stage.
-
-        The name is ``to-all`` by default.
+        """Send each message through a durable stream ``id``, by default ``to-all``, to every task of the next stage.
 
         Examples
         --------
@@ -337,17 +331,10 @@ class Stream(Composed):
         tables: Mapping[str, Table] | None = None,
         writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
-        """Run your own low-level task on these messages: ``app.task`` with one input, named ``"messages"``.
+        """Run your own low-level ``task`` on these messages: ``app.task`` with one input, named ``"messages"``.
 
-        Parameters
-        ----------
-        task, outputs, id, event_time, on_error, dead_letter, tables, writes
-            As for ``app.task``.
-
-        Returns
-        -------
-        dict
-            A flow for each of ``outputs``, by name. Each must be used.
+        ``outputs``, ``id``, ``event_time``, ``on_error``, ``dead_letter``, ``tables`` and ``writes`` are as for
+        ``app.task``, and so is what is returned.
 
         Examples
         --------

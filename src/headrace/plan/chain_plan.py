@@ -1,12 +1,11 @@
 """The slices of a plan that tasks need: of a live stage, of a batch job, and the owner of a key of a table.
 
-Messages after a ``partition_by`` are in the partition to which their key columns hash, and task n reads partition
-n. If every flow that fills a table comes from a ``partition_by``, and the hashed columns belong to the table's key,
-then a key is in one known task. In all other cases (partitions filled by other apps, a computed key), the task is
-unknown.
+Messages after a ``partition_by`` are in the partition to which their key columns hash, and task n reads partition n. If
+every flow that fills a table comes from one, and the hashed columns belong to the table's key, then a key is in one
+known task, and otherwise unknown.
 
-In a batch job, every stage gets all of its input, in order of event time. Order costs a sort, so only stages that
-keep state between messages get it. Order between the inputs of a stage is established only if a step depends on it.
+In a batch job, every stage gets all of its input, in order of event time. Order costs a sort, so only stages that keep
+state between messages get it, and order between their inputs only if a step depends on it.
 """
 
 from __future__ import annotations
@@ -185,8 +184,8 @@ def _indifferent(node: Node) -> bool:
 def slack_of(plan: Plan, stage: StagePlan) -> int:
     """How far (ms) a stage's event time must stay behind that of its input, so that nothing is late in it.
 
-    The input is in order of its own time. If a step uses another time, computed by a function or named by a window,
-    its messages are only as ordered as live ones: within the lateness of the sources.
+    If a step uses another time, computed by a function or named by a window, its messages are only as ordered as live
+    ones.
     """
     mine = set(stage.nodes)
     if not any(_has_another_time(plan, mine, id_) for id_ in stage.nodes):

@@ -1,8 +1,7 @@
-"""Compare a changed app with the kept state of an earlier version, part by part, before anything runs.
+"""Compare a changed app with the kept state of an earlier version, part by part, before anything runs. Pure.
 
-Parts with the same meaning are kept. Parts that can grow are migrated: a table gains columns, a window gains
-aggregates. New parts begin empty. Everything else is refused, unless the user accepts that it starts over or is lost.
-Pure.
+Parts with the same meaning are kept; tables gain columns, windows gain aggregates; new parts begin empty. Everything
+else is refused, unless the user accepts that it starts over or is lost.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Verdict(Enum):
 class Change:
     """The verdict on one part of the app. ``flag`` is the option that accepts a refused change, if there is one.
 
-    ``outside``: the verdict is that of a foreign system, which no option overrules.
+    ``outside``: it is that of a foreign system, which no option overrules.
     """
 
     verdict: Verdict

@@ -1,20 +1,18 @@
 """The inventory of an app's durable parts, and what a changed app takes over from the version before. Pure.
 
-The inventory is recorded when the app starts, with one record per stage, because stages can be deployed separately. The
-next start compares it with the app's new inventory (``changes``), and takes names from it (``Heritage``).
+It is recorded when the app starts, with one record per stage, because stages can be deployed separately. The next start
+compares it with the app's new inventory (``changes``), and takes names from it (``Heritage``).
 
-The planner's names depend on the whole app, so any addition could change them. Here recorded names win: a stage keeps
-its first name as long as it shares an input or kept state with its former self. State and positions keep the names
-under which they are stored, even if the user renames their owner. A part that starts over empty gets a name that was
-never used, so that old changes in a changelog and old messages in a stream have no owner.
+The planner's names depend on the whole app, so any addition could change them. So recorded names win: a stage keeps its
+first name as long as it shares an input or kept state with its former self, and state and positions keep the names
+under which they are stored. A part that starts over empty gets a name that was never used, so that old changes in a
+changelog and old messages in a stream have no owner.
 
 A stage that stops writing a stream must announce its end there, because readers would otherwise wait for it. So a stage
-never loses a task, or an intermediate stream that is still read, and a removed stage stays as an empty one that only
-ends.
+never loses a task, or an intermediate stream that is still read, and a removed stage stays as one that only ends.
 
-A *dealing* divides the state of a stage among another number of tasks. A shuffle divides messages by the hash of a key.
-A store can be divided the same way if its rows have the values of that key: if the key reaches the step unchanged,
-perhaps under another name (``keys.partitionings``), and is part of the key under which the step stores its rows.
+A *dealing* divides the state of a stage among another number of tasks, as a shuffle divides messages by the hash of a
+key: if that key reaches the step unchanged (``keys.partitionings``), and is part of the key of the step's rows.
 """
 
 from __future__ import annotations
@@ -41,10 +39,9 @@ Partitionings = Mapping[str, Partitioning | None]
 
 
 class Dealing(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The columns that divide the rows of a store, in the order of hashing.
+    """The columns that divide the rows of a store, in the order of hashing; without any, one task gets all of it.
 
-    ``copied``: each task keeps all rows, and gets all from any other task. ``why_not`` says why the rows can't be
-    divided. If nothing is set, the store has no rows with a key, like an outbox, and one task gets all of it.
+    ``copied``: each task keeps all rows. ``why_not`` says why the rows can't be divided.
     """
 
     by: tuple[str, ...] = ()

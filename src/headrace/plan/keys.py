@@ -1,10 +1,10 @@
 """Check that all messages of a key reach one task wherever state is kept by it, which equal counts alone don't ensure.
 
 A flow is followed from where its partitioning is known (a ``partition_by``, an input with a key) through the steps that
-carry the key columns unchanged, perhaps under other names or as copies (``OperatorSpec.carried``). A step that keeps
-state by key is refused unless its key contains the columns by which its flow is partitioned, or all messages are in one
-task anyway. A user's function is taken to leave a column unchanged if its results have one of that name and type. Where
-a step relies on that, the task checks the results.
+carry the key columns unchanged, perhaps renamed (``OperatorSpec.carried``). A step that keeps state by key is refused
+unless its key contains these columns, or all messages are in one task anyway. A user's function is taken to leave a
+column unchanged if its results have one of that name and type; where a step relies on that, the task checks the
+results.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def stream_keys(graph: Graph, facts: Facts) -> dict[str, tuple[str, ...]]:
 def check_keys(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, KeptKey]:
     """Raise ``PlanError`` for a step that keeps state by key and gets messages of one key in several tasks.
 
-    Return the functions that have to leave a key unchanged, with the columns that have it in their results.
+    Return the functions that have to leave a key unchanged, with its columns in their results.
     """
     flows = _flows(graph, keys, counts)
     before: list[str] = []

@@ -49,9 +49,8 @@ class TaskPlan:
 class StagePlan:
     """A piece of the graph: its node ids, upstream first, the sorted ids of its streams and tables, and its tasks.
 
-    From an earlier version of the app it inherits: ``kept_as``, the stored names of its state and positions, by the id
-    of their owners; ``former``, the names of intermediate streams that it no longer writes; and ``dropped``, the names
-    of unneeded state. See ``inventory``.
+    Inherited from an earlier version of the app: ``kept_as``, the stored names of its state and positions, by the id of
+    their owners; ``former`` intermediate streams that it no longer writes; ``dropped`` names of unneeded state.
     """
 
     name: str
@@ -95,10 +94,7 @@ class Plan:
         raise KeyError(name)
 
     def successors(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
-        """For each node of the stage the nodes of the same stage that take its output.
-
-        A source that several stages read has its ``Input`` in each of them, so the graph has more.
-        """
+        """For each node the nodes of this stage that take its output; a source's ``Input`` may be in several stages."""
         nodes = set(stage.nodes)
         after = self.graph.successors()
         return {id_: tuple(next_ for next_ in after[id_] if next_ in nodes) for id_ in stage.nodes}
@@ -111,8 +107,7 @@ Vertex = TypeVar("Vertex", bound=Hashable)
 def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
     """Every vertex that can be reached from ``vertex``, itself first: depth first, in the order of ``next_vertexes``.
 
-    The caller can add edges that the app doesn't have, for example from a write of a table to its joins. Cycles are
-    followed once. The walk keeps its own stack, so the length of a chain isn't limited by Python's.
+    The caller can add edges that the app doesn't have, and cycles. Python's stack doesn't limit the length of a chain.
     """
     found = {vertex: None}
     path = [iter(next_vertexes(vertex))]

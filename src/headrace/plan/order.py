@@ -1,10 +1,10 @@
 """Find the places of a stage where flows of one input meet again, and how messages pass them in the order of arrival.
 
-A batch goes into the first branch of a flow, and then into the next. Where the branches meet again, their messages have
-to be put back into order, or results would depend on where batches were cut. A *meeting* is a group of steps where that
+A batch goes into the first branch of a flow, and then into the next. Where the branches meet again, messages have to be
+put back into order, or results would depend on where batches were cut. A *meeting* is a group of steps where that
 happens: a merge, a join or a low-level task with several inputs, the steps that write one output, and those that use
-one table. Its *entries* are the ways into it. What enters waits until everything before the meeting has processed the
-batch. Then the meeting takes it in the order of arrival, at one of these paces:
+one table. What enters at its *entries* waits until everything before has processed the batch. Then the meeting takes it
+in the order of arrival, at one of these paces:
 
 ``merged``: all entries lead to the same work, so their messages become one batch.
 ``paired``: a join that finds the same pairs in any order takes one entry after the other, and puts the pairs in order.
@@ -13,9 +13,8 @@ batch. Then the meeting takes it in the order of arrival, at one of these paces:
 ``runs``: consecutive messages of one entry become one batch.
 ``single``: each message goes through alone. This is always right, and slow.
 
-Two flows meet only if messages of one batch can reach both: results that leave later than their messages, at a
-watermark or when an answer arrives, have a place of their own between messages. Branches are taken in the order in
-which the app declares them.
+Two flows meet only if messages of one batch can reach both: results that leave later, at a watermark or when an answer
+arrives, have a place of their own between messages. Branches are taken in the order of declaration.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ def order_of(graph: Graph, nodes: Sequence[str]) -> Order:
 
 
 def _ancestors(nodes: Mapping[str, Node]) -> dict[str, frozenset[str]]:
-    """For each step, itself and what its messages have passed since they left the root of their batch.
-
-    A root is a stream that is read, or a step whose results leave later than its messages.
-    """
+    """For each step, what its messages have passed since they were read or became later results, and itself."""
     found: dict[str, frozenset[str]] = {}
     for id_, node in nodes.items():
         mine = frozenset([id_])

@@ -1,20 +1,18 @@
 """Determine the partition count of each stream, and check streams that meet or have slots.
 
-Streams that meet at an operator need equal counts: those whose messages reach a node where all messages of a key must
-be in one task (``OperatorSpec.gathers_keys``). A write of a table leads to the table's joins as if they were connected;
-if nothing joins the table, flows that write it meet there. Streams that every task reads completely (broadcast streams,
-the side inputs of a global table) don't count.
+Streams need equal counts if their messages reach a node where all messages of a key must be in one task
+(``OperatorSpec.gathers_keys``). A write of a table leads to the table's joins as if they were connected; if nothing
+joins the table, flows that write it meet there. Streams that every task reads completely don't count.
 
 The counts of the app's inputs are known, and so are those that the user has fixed. Then:
 
 1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn.
-   This is repeated in rounds until nothing changes.
 2. The other intermediate streams get the app's ``intermediate_partitions``.
 3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's
    inputs and outputs, at most 256.
 
-An output without a declared count that doesn't exist gets the largest count among the inputs, without a cap. Each round
-uses only results of earlier rounds, so neither the order of declaration nor the order of the joins affects the result.
+A new output without a declared count gets the largest count among the inputs, without a cap. Each round uses only
+results of earlier rounds, so no order of declaration or of joins affects the result.
 
 Slots: shards move between slots, and so between tasks, whenever they split, merge or are balanced. Keys move with them,
 but state doesn't. ``partition_by`` brings each key to one permanent task.

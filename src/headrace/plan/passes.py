@@ -1,18 +1,14 @@
 """Small passes over a graph: guarantees, early aggregation, unneeded columns, event time, tables to query.
 
-Delivery is the app's guarantee at its edges. A framed output is exactly-once for readers of committed frames; a target
-is if it stores the position with the data. The effects of a sink function can't be undone, so it is at-least-once.
+Early aggregation: a window directly after a ``partition_by`` whose keys it groups by has all rows of a group in one
+task. So partial results of each batch can cross the stream instead of messages: they give the same windows, but are
+fewer. The graph stays as declared; only the contents of the intermediate stream differ.
 
-A window directly after a ``partition_by`` whose keys it groups by has all rows of a group in one task. So partial
-results of each batch can cross the stream instead of messages: they give the same windows, but are fewer. The graph
-stays as declared; only the contents of the intermediate stream differ.
+Unneeded columns: a filter copies the rows that it keeps, but needn't copy a column that no later step reads. Outputs
+and users' functions need all columns.
 
-A filter copies the rows that it keeps, but needn't copy a column that no later step reads. Outputs and users'
-functions need all columns. Steps that only leave rows out pass on the columns that they get.
-
-Watermarks come from the inputs, and flow where messages flow. An input without event time has no watermark, so a
-step that it reaches would wait for it until the input ends. Flows that fill a table don't count, because their time
-doesn't affect the joins of the table.
+Event time: an input without it has no watermark, so a step that it reaches would wait until the input ends. Flows that
+fill a table don't count, because their time doesn't affect the joins of the table.
 """
 
 from __future__ import annotations

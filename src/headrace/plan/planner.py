@@ -1,7 +1,6 @@
 """Turn a declared app into a plan, by pure passes that run in the order in which they are called here.
 
-``facts`` describe the existing streams. The same app, facts and heritage give the same plan, whatever the order of
-declaration.
+The same app, facts and heritage give the same plan, whatever the order of declaration.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ def plan(
 ) -> Plan:
     """Plan an app. ``facts`` describe each stream by id; None or no entry means that nothing is known.
 
-    ``containers`` matters only for an app that groups by container. ``heritage`` comes from an earlier version; the
-    graph has adopted it already. Raises ``PlanError``.
+    ``containers`` matters only if it groups by container. The graph has adopted ``heritage`` already. Raises
+    ``PlanError``.
     """
     if containers < 1:
         raise UsageError(f"an app needs at least one container, not {containers}")

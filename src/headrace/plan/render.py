@@ -64,10 +64,7 @@ class RenderedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStage:
-    """A stage; ``operators`` come upstream first. ``before`` of an operator may name an input as a stream id.
-
-    ``inputs`` are its streams, each with the operators that take its messages.
-    """
+    """A stage and its ``inputs``, each with the operators that take its messages. ``operators`` come upstream first."""
 
     name: str
     inputs: Mapping[str, tuple[str, ...]]
@@ -80,10 +77,7 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream. ``notes`` say how it is read, and ``delivery`` how often a result arrives at an output.
-
-    A ``target`` is an output in a foreign system.
-    """
+    """A stream. ``notes`` say how it is read. A ``target`` is an output in a foreign system."""
 
     id: str
     role: str
@@ -105,10 +99,7 @@ class RenderedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTable:
-    """A table, the stages that use it, and the operators or side inputs that fill it.
-
-    ``delivery`` says how often a row is written to a remote table; None if it isn't remote or isn't written.
-    """
+    """A table, the stages that use it, and what fills it; ``delivery`` only if it is remote and written."""
 
     id: str
     kind: str

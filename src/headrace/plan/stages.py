@@ -1,20 +1,20 @@
 """Cut the graph into stages, the pieces between intermediate streams, and group partitions into tasks.
 
 A node is in the same stage as its neighbours, the nodes that read the same stream, and the nodes that use the same
-table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
-doesn't tie stages together: each stage that joins it keeps its own copy.
+table if a flow of the app writes the table, because such a table is kept in one task. Of a table that side inputs fill,
+each stage that joins it keeps its own copy.
 
 A stage that would read its own writes (for example, a source joined with its own messages, repartitioned) is split:
-a source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
-planned, because such a stage would wait for its own end of stream.
+each part reads the source separately. If that doesn't help, the app can't be planned, because such a stage would wait
+for its own end of stream.
 
 A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
-stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints
-and stores depend on the name. So a stage that an earlier version of the app had keeps its name: see ``Heritage``.
+stages share the former, and no two that read none share a source, so names are unique. Checkpoints and stores depend on
+the name, so a stage that an earlier version of the app had keeps its name: see ``Heritage``.
 
-Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if
-the streams have equal partition counts. Every task reads all partitions of a broadcast stream, and of the side
-inputs of a global table. A stage that reads nothing else has one task: more tasks would repeat the same work.
+Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if counts
+are equal. Every task reads all partitions of broadcast streams, and of the side inputs of a global table. A stage that
+reads nothing else has one task: more tasks would repeat the same work.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def group_tasks(
 ) -> tuple[StagePlan, ...]:
     """The stages with their tasks, in the order given.
 
-    A stage never has fewer tasks than it had in an earlier version of the app, since readers wait for all that have
-    reported. A task whose partitions are gone just ends.
+    A stage never has fewer tasks than in an earlier version, since readers wait for all that have reported. A task
+    whose partitions are gone just ends.
     """
     known = {
         TaskName(stage, n): producer
@@ -254,9 +254,8 @@ def producer_ids(
 ) -> dict[TaskName, int]:
     """A distinct number from 1 to 2^31-1 for each task; ``known`` are those that were given out before.
 
-    A new one is a hash of the app's name and the task's. So it doesn't depend on the other tasks, and apps that write
-    the same stream have different ids. If two names have the same hash, the one that sorts later takes the next free
-    number.
+    A new one is a hash of the app's name and the task's, so it doesn't depend on the other tasks, and differs between
+    apps that write the same stream. Of two names with the same hash, the later one in order takes the next free number.
     """
     ids: dict[TaskName, int] = {}
     known = known or {}

@@ -1,8 +1,4 @@
-"""Check the preconditions of planning, with an error for each.
-
-The fluent API excludes some of these cases, but a graph may come from elsewhere, and an error that names the line is
-better than a wrong plan.
-"""
+"""Check the preconditions of planning: an error that names the line is better than a wrong plan."""
 
 from __future__ import annotations
 
@@ -258,10 +254,9 @@ def _home_option(spec: StreamSpec) -> str:
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:
-    """A reader needs columns that can be cast to the declared ones.
+    """A reader needs columns that can be cast to the declared ones, a writer the stream's, but not added ones.
 
-    A writer needs the stream's columns, except those that were added later. If it has all of them and more, the
-    additional ones are added when the app starts.
+    If a writer has all of them and more, the additional ones are added when the app starts.
     """
     info = facts.get(spec.id)
     if info is None or info.columns is None or spec.schema is None or spec.role is Role.INTERMEDIATE:

@@ -1,8 +1,7 @@
 """One container of a run: its session with the coordinator, its reports, and its log lines.
 
-A session calls the coordinator directly if it is in the same process, on Spark over HTTP. Statuses are snapshots, taken
-on the run-loop thread a few times a second. Log lines wait, a bounded number of them, for the next heartbeat; those of
-the app's own loggers come with the task that the code works for. Lines above the limits are dropped and counted.
+Statuses are snapshots, taken on the run-loop thread a few times a second. Log lines wait, a bounded number of them, for
+the next heartbeat; those above the limits are dropped and counted.
 """
 
 from __future__ import annotations

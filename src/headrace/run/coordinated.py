@@ -1,14 +1,13 @@
 """The coordinator of a run with all that runs beside it, for any runner that hosts containers.
 
 The first Ctrl-C (SIGINT) or SIGTERM during a run drains the app, as soon as there is something to drain. An exception
-from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import system), and while
-Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which the code that starts
-things looks at. The second signal raises ``KeyboardInterrupt``, as usual. Only a second SIGTERM right after the first
-is the same one, sent to a group or a service and to a process of it, or passed on by ``spark-submit``.
+from a signal handler is lost where Python can't raise it, and would leave a half-started Spark behind. So the handler
+only sets a flag, which the code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual.
+Only a second SIGTERM right after the first is the same one, sent to a group or a service and to a process of it, or
+passed on by ``spark-submit``.
 
-Two threads of the driver are here: one deals shards to slots while the app runs, and one notes on which hosts tasks
-have begun, so that the next run can put them there again. The first may block on calls to the input's system; reports
-and orders wait for it in the coordinator.
+Two threads of the driver are here: one deals shards to slots while the app runs, and may block on calls to the input's
+system; reports and orders wait for it. One notes on which hosts tasks have begun, so that the next run puts them there.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ class Interrupts:
 class Interrupt(Interrupts):
     """While entered, the first SIGINT or SIGTERM sets a flag and makes ``fd`` readable. For the main thread only.
 
-    Commands that write or follow check it at safe places. An exception between a write and the record of it would make
-    the next flush write it again.
+    Commands look at it at safe places: an exception between a write and its record would make the next flush repeat it.
     """
 
     def wait(self, seconds: float | None = None) -> None:

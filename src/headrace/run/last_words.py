@@ -2,8 +2,8 @@
 
 While the container lives, the file says which function of the app is being called, on which messages. That part is
 mapped into memory: a note costs about a microsecond, no system call, and the kernel keeps it whatever happens to the
-process. What ends the process adds how: ``os._exit``, which nothing else announces, and the signals that
-``faulthandler`` handles. SIGKILL adds nothing, so its absence says something, too.
+process. What ends the process adds how: ``os._exit``, and the signals that ``faulthandler`` handles. SIGKILL adds
+nothing.
 
 An incarnation that starts tells the coordinator what those before it have left behind where it starts, and deletes the
 file of the one that it replaces. So the driver needs no such folder. An orderly end deletes the file as well.

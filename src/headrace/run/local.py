@@ -1,9 +1,8 @@
 """The local runner: a whole plan in this process, in one container, without Spark.
 
-For debugging and small work: the same code runs as in Spark's containers. A local run has a coordinator, too, so that
-commands find it and a second run is refused. The run loop has the calling thread; the coordinator's server, the answers
-about tables and the heartbeats have their own threads. So a function that takes long shows in the status, and one that
-takes too long, or holds up a drain, is interrupted.
+It has a coordinator, too, so that commands find it and a second run is refused. The run loop has the calling thread;
+the coordinator's server, the answers about tables and the heartbeats have their own threads. So a function that takes
+long shows in the status, and one that takes too long, or holds up a drain, is interrupted.
 """
 
 from __future__ import annotations

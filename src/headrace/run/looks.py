@@ -1,9 +1,8 @@
 """Looks into running containers, on demand: rows that a step takes, and what threads do.
 
-A question to a container begins a look, or asks how far it is; none waits. For a profile, a thread looks again and
-again at the stacks of all threads, and counts them: that changes nothing in them, and holds them up for some tens of
-microseconds. Stacks are text in the collapsed format that flame graphs are drawn from: the thread, then frames from the
-outermost to the innermost, with semicolons between.
+A question to a container begins a look, or asks how far it is; none waits. For a profile, a thread counts the stacks of
+all threads again and again, which holds them up for some tens of microseconds. Stacks are text in the collapsed format
+of flame graphs: the thread, then frames from the outermost to the innermost, with semicolons between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Refuse features that need a shared disk. An app with snapshots in an object store runs on machines without one.
 
-Whatever containers read that only the driver writes, or the other way round, has to be in a system that all of them
-reach. What is left in the home is each machine's own.
+What containers read and only the driver writes, or the other way round, has to be in a system that all reach.
 """
 
 from __future__ import annotations

@@ -53,11 +53,10 @@ _log = logger(__name__)
 
 
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
-    """Return the facts about each stream from its system, by the stream's id; None where the stream doesn't exist.
+    """Return the facts about each stream from its system, by id; None where it doesn't exist. Changes nothing.
 
-    An input that the start will create counts as there. Changes nothing. The error of a system names the stream and the
-    line that declares it. Raises ``PlanError`` if the app reads a stream that isn't there, but one of nearly the same
-    name is.
+    An input that the start will create counts as there. The error of a system names the stream and the line that
+    declares it. Raises ``PlanError`` if an input isn't there, but one of nearly the same name is.
     """
     facts: dict[str, StreamInfo | None] = {}
     with closing(Connections()) as connections:

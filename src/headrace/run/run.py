@@ -1,9 +1,8 @@
 """A run of an app: its arguments, the thread beside the caller's code, and its status.
 
-A run that goes on beside the code that has started it has a thread, in which everything happens that a run in the
-calling thread does. The runs of this process are remembered until they have ended, so callers needn't keep the ``Run``.
-It doesn't handle signals: they are for the run in the main thread, if there is one. When the interpreter ends, the runs
-are drained for some seconds; what is left of them ends with the process, and they resume from their last checkpoints.
+A run beside the caller's code has a thread, in which everything happens that a run in the calling thread does, except
+for signals: they are for the run in the main thread. The runs of this process are remembered until they have ended.
+When the interpreter ends, they are drained for some seconds; what is left of them resumes from the last checkpoints.
 """
 
 from __future__ import annotations
@@ -121,8 +120,7 @@ def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
 class RunOptions:
     """How to run an app. Without ``stages``, all of them run. ``savepoint`` is taken at the end.
 
-    ``beside``: code of this process goes on meanwhile, and may run Spark jobs of its own. ``wanted`` says where the
-    coordinator listens and is called, if not as usual.
+    ``beside``: code of this process goes on meanwhile. ``wanted``: where the coordinator listens, if not as usual.
     """
 
     local: bool = False
@@ -282,10 +280,9 @@ _log = logger(__name__)
 
 
 class Run:
-    """An app that runs beside this code: what ``App.start`` returns. As a context manager, it drains at the end.
+    """An app that runs beside this code, from ``App.start``. As a context manager it drains, or stops on an error.
 
-    An exception in the block stops it instead. Dropping the object ends nothing: ``hr.runs.running()`` has it. Ctrl-C
-    ends a ``wait``, and not the app.
+    Dropping the object ends nothing: ``hr.runs.running()`` has it. Ctrl-C ends a ``wait``, and not the app.
 
     Examples
     --------
@@ -331,17 +328,9 @@ class Run:
         return RunStatus(self.app, state, error, found)
 
     def wait(self, timeout: Duration | None = None) -> RunStatus:
-        """Wait until the app has ended. Raises what made it fail.
+        """Wait until the app has ended, or for ``timeout`` (``"10s"``, or a ``timedelta``). Raises what made it fail.
 
-        Parameters
-        ----------
-        timeout
-            How long at most: ``"10s"``, or a ``timedelta``. By default for as long as it takes.
-
-        Returns
-        -------
-        RunStatus
-            The ``state`` is ``"finished"``, or ``"stopped"``; if the timeout is over, another one.
+        The ``state`` is then ``"finished"`` or ``"stopped"``; if the timeout is over, another one.
 
         Examples
         --------
@@ -355,18 +344,8 @@ class Run:
     def drain(self, timeout: Duration | None = None) -> RunStatus:
         """Make the app finish what it has read, commit and end, and wait for that. Raises what made it fail.
 
-        The next run goes on there. On Spark an app that is still starting ends without having read anything.
-
-        Parameters
-        ----------
-        timeout
-            How long to wait: ``"10s"``, or a ``timedelta``. By default for as long as it takes: for one call of a
-            function no longer than the app's ``drain_timeout``.
-
-        Returns
-        -------
-        RunStatus
-            As of ``wait``.
+        The next run goes on there. On Spark an app that is still starting ends without having read anything. Without a
+        ``timeout`` it waits for one call of a function no longer than the app's ``drain_timeout``.
 
         Examples
         --------
@@ -378,20 +357,11 @@ class Run:
         return self.wait(timeout)
 
     def stop(self, timeout: Duration | None = "30s") -> RunStatus:
-        """End the app at once, without a commit, and wait for that. It is as safe as a crash.
+        """End the app at once, without a commit, and wait for that. It is as safe as a crash. A failure isn't raised.
 
         What was not committed is read again by the next run. ``drain`` takes longer, and leaves nothing to repeat.
-        Raises ``UnavailableError`` if the app is still running after the timeout.
-
-        Parameters
-        ----------
-        timeout
-            How long to wait: ``"10s"``, or a ``timedelta``. None: for as long as it takes.
-
-        Returns
-        -------
-        RunStatus
-            As of ``wait``. What made the app fail is in it, and isn't raised.
+        Raises ``UnavailableError`` if the app is still running after the ``timeout``; None: it waits for as long as it
+        takes.
 
         Examples
         --------
@@ -408,10 +378,9 @@ class Run:
         return self.status()
 
     def metrics(self) -> pl.DataFrame:
-        """Return all metrics of the run, as ``/metrics`` shows them. Empty before the app runs.
+        """Return all metrics of the run, as ``/metrics`` shows them: a row for each series. Empty before the app runs.
 
-        There is a row for each series: its ``name``, ``kind`` and ``value``, a column for each label, and the
-        ``buckets`` of histograms.
+        It has the ``name``, ``kind`` and ``value``, a column for each label, and the ``buckets`` of histograms.
 
         Examples
         --------
@@ -425,12 +394,8 @@ class Run:
     def savepoint(self, name: str, timeout: Duration = "60s") -> None:
         """Take a savepoint of the app, which must be running, and goes on meanwhile. See the page "Savepoints".
 
-        Parameters
-        ----------
-        name
-            The name of the savepoint, which must be new.
-        timeout
-            How long its tasks may take to commit together: ``"10s"``, or a ``timedelta``.
+        Its ``name`` must be new. ``timeout`` is how long the tasks may take to commit together: ``"10s"``, or a
+        ``timedelta``.
 
         Examples
         --------
@@ -554,10 +519,7 @@ def begin(launch: Launch, line: ProgressLine | None) -> Run:
 
 @cache
 def _drain_at_exit() -> None:
-    """Have the runs drained when the interpreter ends, while pools of threads still take work.
-
-    They stop taking it before ``atexit`` calls anything. What comes last here is called first.
-    """
+    """Drain the runs at exit, while pools of threads still take work: before ``atexit`` calls anything."""
     import concurrent.futures.thread  # noqa: F401 - which asks for its own call when it is imported
 
     register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)

@@ -88,8 +88,8 @@ class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ``committed`` is None before the first commit. ``lag`` is in messages, ``lag_bytes`` in bytes; None: unknown.
     ``newest`` is the offset after the newest message. The times say when the messages at these offsets arrived.
-    ``problem`` says why nothing is known about the partition. ``startpoint`` is the task's next one, until committed.
-    While one with an end is under way, ``until`` is that end, and ``back`` where the task then goes on.
+    ``problem``: why nothing is known. ``startpoint`` is the task's next one, until committed. While one with an end is
+    under way, ``until`` is that end, and ``back`` where the task then goes on.
     """
 
     input: str
@@ -175,16 +175,9 @@ def _measured(
 
 
 def oldest(*, until: Startpoint | None = None) -> Startpoint:
-    """Read from the oldest message on that is kept.
+    """Read from the oldest message on that is kept, or only to ``until``: a result of ``offset`` or ``at``.
 
-    Parameters
-    ----------
-    until
-        Where to stop, as ``offset`` or ``at`` return it. Reading then goes on where the task was before.
-
-    Returns
-    -------
-    Startpoint
+    Reading then goes on where the task was before.
 
     Examples
     --------
@@ -206,18 +199,9 @@ def upcoming() -> Startpoint:
 
 
 def offset(number: int, *, until: Startpoint | None = None) -> Startpoint:
-    """Read from an offset on.
+    """Read from offset ``number`` on, as ``offsets`` shows it. In the embedded log a message must begin there.
 
-    Parameters
-    ----------
-    number
-        The offset, as ``offsets`` shows it. In the embedded log it must be where a message begins.
-    until
-        As for ``oldest``.
-
-    Returns
-    -------
-    Startpoint
+    ``until`` is as for ``oldest``.
 
     Examples
     --------
@@ -230,21 +214,11 @@ def offset(number: int, *, until: Startpoint | None = None) -> Startpoint:
 
 
 def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
-    """Read from the first message on that arrived at a time or later.
+    """Read from the first message on that arrived at ``time`` or later.
 
-    Parameters
-    ----------
-    time
-        A ``datetime``, ISO 8601, or milliseconds since the epoch. Without a zone it is in UTC.
-    or_oldest
-        Read a partition that has deleted messages from then on from the oldest one that is left. By default the
-        startpoint is refused.
-    until
-        As for ``oldest``.
-
-    Returns
-    -------
-    Startpoint
+    It is a ``datetime``, ISO 8601, or milliseconds since the epoch; without a zone it is in UTC. If a partition has
+    deleted messages from then on, the startpoint is refused, or begins with the oldest that is left (``or_oldest``).
+    ``until`` is as for ``oldest``.
 
     Examples
     --------
@@ -262,20 +236,9 @@ def at(time: datetime | int | str, *, or_oldest: bool = False, until: Startpoint
 
 
 def ago(duration: Duration, *, or_oldest: bool = False, until: Startpoint | None = None) -> Startpoint:
-    """Read from the first message on that arrived this long ago or later.
+    """Read from the first message on that arrived ``duration`` (``"1h"``, or a ``timedelta``) ago or later.
 
-    Parameters
-    ----------
-    duration
-        How long: ``"1h"``, or a ``timedelta``. It counts from this call.
-    or_oldest
-        As for ``at``.
-    until
-        As for ``oldest``; often ``ago("30m")``.
-
-    Returns
-    -------
-    Startpoint
+    ``or_oldest`` is as for ``at``, and ``until`` as for ``oldest``; often ``ago("30m")``.
 
     Examples
     --------
@@ -287,20 +250,9 @@ def ago(duration: Duration, *, or_oldest: bool = False, until: Startpoint | None
 
 
 def custom(kind: str, value: dict[str, Any] | None = None, *, until: Startpoint | None = None) -> Startpoint:
-    """Read from a position of a kind that the app or the input's system defines.
+    """Read from a position of a ``kind`` that a ``CustomStartpoint`` of the app, or the input's system, defines.
 
-    Parameters
-    ----------
-    kind
-        The kind: that of a ``CustomStartpoint`` of the app, or one of the system's.
-    value
-        What it needs, as JSON.
-    until
-        As for ``oldest``.
-
-    Returns
-    -------
-    Startpoint
+    ``value`` is what it needs, as JSON. ``until`` is as for ``oldest``.
 
     Examples
     --------
@@ -313,8 +265,8 @@ def custom(kind: str, value: dict[str, Any] | None = None, *, until: Startpoint 
 class Startpoints:
     """The startpoints of one app, whether it runs or not. Made by ``hr.startpoints.open_startpoints``.
 
-    A startpoint says where the app reads a partition of an input from, whatever it has committed. It is applied at the
-    app's next start, or at once with ``apply=True``, and deleted when a commit covers it.
+    One says where the app reads a partition of an input from, whatever it has committed. It is applied at the next
+    start, or at once with ``apply=True``, and deleted when a commit covers it.
     """
 
     def __init__(self, app: str | Declarations, *, home: str | Path | None = None, metadata: str | None = None) -> None:
@@ -334,29 +286,15 @@ class Startpoints:
         apply: bool = False,
         note: str = "",
     ) -> SetAnswer:
-        """Set startpoints for an input: all of them, or none if one can't be.
+        """Set startpoints for the ``input`` (or side input) of that id: all of them, or none if one can't be.
 
+        ``startpoint`` is such as ``hr.startpoints.ago("1h")``, or a ``CustomStartpoint`` of the app. By default it is
+        for every ``partition``, and for every ``task`` (as ``"stage/0"``) that reads it; one with a task has
+        precedence. With ``apply``, these tasks restart in place now; otherwise it counts from the app's next start on.
+        ``note`` is why you set it, in one line; lists show it with your user name, your host and the time.
+
+        The answer's ``moves`` say for each partition and task from where to where, its ``notes`` what else to know.
         Raises ``UsageError`` if the input, partition, task or position doesn't exist.
-
-        Parameters
-        ----------
-        input
-            The input's id in the app. Side inputs are inputs, too.
-        startpoint
-            Where to read from: ``hr.startpoints.ago("1h")``, or a ``CustomStartpoint`` of the app.
-        partition
-            The partition; by default all.
-        task
-            The task, as ``"stage/0"``; by default all that read the partition. One with a task has precedence.
-        apply
-            Whether the tasks concerned restart in place now. Otherwise it counts from the app's next start on.
-        note
-            Why you set it, in one line. It is kept with your user name, your host and the time, and lists show it.
-
-        Returns
-        -------
-        SetAnswer
-            Its ``moves`` say for each partition and task from where to where, its ``notes`` what else to know.
         """
         point = as_startpoint(startpoint)
         return self._send(
@@ -373,61 +311,23 @@ class Startpoints:
         partition: int | None = None,
         task: str | None = None,
     ) -> SetAnswer:
-        """Say what ``set`` would do, and change nothing.
-
-        Parameters
-        ----------
-        input
-            As for ``set``.
-        startpoint
-            As for ``set``.
-        partition
-            As for ``set``.
-        task
-            As for ``set``.
-
-        Returns
-        -------
-        SetAnswer
-        """
+        """Say what ``set`` would do for ``input``, ``startpoint``, ``partition`` and ``task``, and change nothing."""
         point = as_startpoint(startpoint)
         return self._send(
             SetStartpoint(input=input, partition=partition, task=task, startpoint=point, by=_me(), dry_run=True)
         )
 
     def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
-        """Return the startpoints that wait or are being applied, each with its state.
-
-        Parameters
-        ----------
-        done
-            Whether to begin with the last ones that are done with.
-
-        Returns
-        -------
-        list of StartpointState
-        """
+        """Return the startpoints that wait or are being applied; with ``done``, the last ones done with come first."""
         with self._service() as service:
             return service.book.states(done=done)
 
     def delete(
         self, input: str, *, partition: int | None = None, task: str | None = None
     ) -> builtins.list[StartpointState]:
-        """Delete startpoints that haven't been ordered to a task yet; if the app is stopped, all.
+        """Delete startpoints of an ``input`` that haven't been ordered to a task yet; if the app is stopped, all.
 
-        Parameters
-        ----------
-        input
-            The input's id in the app.
-        partition
-            The partition; by default all.
-        task
-            Only those for this task.
-
-        Returns
-        -------
-        list of StartpointState
-            What was deleted.
+        With ``partition`` or ``task``, only those of it. Returns what was deleted.
         """
         target = StartpointTarget(input=input, partition=partition, task=task)
         with self._service() as service:
@@ -447,17 +347,7 @@ class Startpoints:
             return read_offsets(self._inputs(metadata), committed, present, WallClock().now_ms())
 
     def positions_of(self, input: str) -> frozenset[str]:
-        """Return the names under which the app keeps its positions in an input.
-
-        Parameters
-        ----------
-        input
-            The input's id in the app.
-
-        Returns
-        -------
-        frozenset of str
-        """
+        """Return the names under which the app keeps its positions in the ``input`` of that id."""
         with self._service() as service:
             return frozenset(one.kept_as for one in service.inputs.named(input))
 
@@ -514,19 +404,9 @@ def open_startpoints(
 ) -> Startpoints:
     """Open the startpoints of an app, to look at them and to change them.
 
-    Parameters
-    ----------
-    app
-        The app or its name. With a name, only the facts recorded at its last start are known.
-    home
-        The app's home. By default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``.
-    metadata
-        The URL of the app's metadata store, if that isn't in the home. By default that of the app, or the environment
-        variable ``HEADRACE_METADATA``.
-
-    Returns
-    -------
-    Startpoints
+    ``app`` is the app or its name. With a name, only the facts recorded at its last start are known. ``home`` is by
+    default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``, and ``metadata``, the URL of
+    a metadata store outside of the home, that of the app, or the environment variable ``HEADRACE_METADATA``.
 
     Examples
     --------

@@ -2,8 +2,7 @@
 
 If a key is known to have one owner, only that task is asked. Every task has all rows of a global table, so keys are
 distributed among the tasks. Otherwise all tasks are asked. A scan goes through the tasks in order and asks one of them,
-then two, then four at a time: so many tasks need few rounds, and a page that the first task fills costs the others
-nothing.
+then two, then four: so many tasks need few rounds, and a page that the first task fills costs the others nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Queries of a running app's tables from other processes: the container answers, a reader asks through the coordinator.
 
-The container's thread waits in a request that the coordinator holds, so it costs nothing while there are no questions,
-and answers from committed state. The question bounds what it reads. The run loop waits for it only when it closes a
-database. If the coordinator can't be reached, the thread tries again; whether the container ends is up to its
-heartbeats.
+The container's thread waits in a request that the coordinator holds, and answers from committed state. The run loop
+waits for it only when it closes a database. If the coordinator can't be reached, the thread tries again; whether the
+container ends is up to its heartbeats.
 
-``import headrace`` imports this module, so it imports little; the first reader imports the rest. Nothing here depends
-on Spark.
+``import headrace`` imports this module, so it imports little; the first reader imports the rest. Nothing needs Spark.
 """
 
 from __future__ import annotations
@@ -249,26 +247,10 @@ _SPARE_S = 5.0
 def open_table(
     app: str, table: str, *, home: str | Path | None = None, metadata: str | None = None, timeout: Duration = "5s"
 ) -> TableReader:
-    """Open a table of a running app for reading. Only committed rows are seen.
+    """Open a ``table`` of the running ``app`` for reading. Only committed rows are seen.
 
-    Raises ``UsageError`` if the app has no such table, and ``UnavailableError`` if it doesn't run.
-
-    Parameters
-    ----------
-    app
-        As of ``TableReader``.
-    table
-        As of ``TableReader``.
-    home
-        As of ``TableReader``.
-    metadata
-        As of ``TableReader``.
-    timeout
-        As of ``TableReader``.
-
-    Returns
-    -------
-    TableReader
+    ``home``, ``metadata`` and ``timeout`` are as of ``TableReader``. Raises ``UsageError`` if the app has no such
+    table, and ``UnavailableError`` if it doesn't run.
 
     Examples
     --------
@@ -280,24 +262,14 @@ def open_table(
 
 
 class TableReader:
-    """Reads a table of a running app. For one thread at a time; close it, or use it in a ``with``.
+    """Reads a ``table`` of a running ``app``. For one thread at a time; close it, or use it in a ``with``.
 
     The rows of one task are of one commit, which ``versions`` names; those of two tasks may be of different ones. After
     an error whose ``retry`` is true the next call may succeed: the reader finds an app that was restarted.
 
-    Parameters
-    ----------
-    app
-        The app's name.
-    table
-        The table's name.
-    home
-        The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
-    metadata
-        The URL of the app's metadata store, if that isn't in the home. By default the environment variable
-        ``HEADRACE_METADATA``.
-    timeout
-        How long a read may take; at most 30 s.
+    ``home`` is by default the environment variable ``HEADRACE_HOME``, or ``.headrace``. ``metadata`` is the URL of the
+    app's metadata store, if that isn't in the home; by default the environment variable ``HEADRACE_METADATA``.
+    ``timeout`` is how long a read may take; at most 30 s.
 
     Examples
     --------
@@ -345,20 +317,10 @@ class TableReader:
         return len(self._facts.tasks)
 
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
-        """Return the row of a key, or None.
+        """Return the row of a ``key``, one value for each of its columns, or None.
 
+        ``at`` is for a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
         Raises ``DataError`` if tasks have different rows of the key: then the table isn't partitioned by its key.
-
-        Parameters
-        ----------
-        *key
-            One value for each column of the key.
-        at
-            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
-
-        Returns
-        -------
-        dict or None
         """
         rows = self.get_rows([key], at=at)
         if rows.height > 1:
@@ -369,18 +331,7 @@ class TableReader:
         return rows.row(0, named=True) if rows.height else None
 
     def get_rows(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> pl.DataFrame:
-        """Return the rows of several keys, without those that have none.
-
-        Parameters
-        ----------
-        keys
-            For each key one value for each of its columns.
-        at
-            As of ``get``.
-
-        Returns
-        -------
-        polars.DataFrame
+        """Return the rows of several ``keys``, without those that have none; ``at`` is as of ``get``.
 
         Examples
         --------
@@ -404,28 +355,10 @@ class TableReader:
     ) -> pl.DataFrame:
         """Return rows task by task, in the order of keys within each task.
 
-        Parameters
-        ----------
-        *first
-            Values of the first columns of the key.
-        prefix
-            How the key's next column begins.
-        start
-            The least value of that column.
-        stop
-            The first value of that column that is too large.
-        limit
-            How many rows at most. None: all.
-        partition
-            Ask one task only.
-        after
-            Resume where an earlier scan stopped: the reader's ``after``.
-        at
-            As of ``get``.
-
-        Returns
-        -------
-        polars.DataFrame
+        ``first`` are values of the first columns of the key. ``prefix`` is how its next column begins, ``start`` the
+        least value of that column, ``stop`` the first one that is too large. There are ``limit`` rows at most (None:
+        all), of all tasks or of one ``partition``. ``after``, the reader's ``after``, resumes where an earlier scan
+        stopped. ``at`` is as of ``get``.
 
         Examples
         --------
@@ -455,19 +388,7 @@ class TableReader:
         self.close()
 
     def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[TaskRows]:
-        """Return the rows of several keys by the tasks that hold them.
-
-        Parameters
-        ----------
-        keys
-            For each key one value for each of its columns.
-        at
-            As of ``get``.
-
-        Returns
-        -------
-        list of TaskRows
-        """
+        """Return the rows of several ``keys`` by the tasks that hold them; ``at`` is as of ``get``."""
         from headrace.run.table_routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
@@ -490,24 +411,9 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> TableScan:
-        """Return one page of rows between two keys.
+        """Return one page of rows from the first key to the end of the range, both in ``bounds`` as bytes.
 
-        Parameters
-        ----------
-        bounds
-            The first key and the end of the range, as bytes.
-        limit
-            How many rows at most.
-        partition
-            Ask one task only.
-        after
-            Where the page begins.
-        at
-            As of ``get``.
-
-        Returns
-        -------
-        TableScan
+        ``limit``, ``partition``, ``after`` and ``at`` are as of ``scan``.
         """
         from headrace.run.table_routing import TableScan, time_ms
 

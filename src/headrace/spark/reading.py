@@ -1,14 +1,12 @@
 """Streams and tables of running apps as DataFrames.
 
-What a batch read covers is settled when it is planned, and each Spark task reads a part: a range of one partition (see
-``streams/ranges.py``), so a task that Spark starts again reads the same rows. Only the reading of a part runs on
-executors. Rows leave as Arrow batches of the types that Spark expects.
+What a batch read covers is settled when it is planned, and each Spark task reads a range of one partition, so a task
+that Spark starts again reads the same rows. Only that runs on executors.
 
-Of a table, each Spark task asks one task of the app for its rows, page by page. The app answers from committed state
-(see ``run.tables``). The rows of one page are of one commit; a later page may be of a later one.
+Of a table, each Spark task asks one task of the app for its rows, page by page, from committed state (see
+``run.tables``). The rows of one page are of one commit; a later page may be of a later one.
 
-Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source, where that
-has them.
+Spark passes options as text, with names in lower case. They are named like those of Spark's Kafka source.
 """
 
 from __future__ import annotations

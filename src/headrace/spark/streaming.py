@@ -1,10 +1,9 @@
 """Streams as streaming DataFrames, and streaming queries into streams.
 
-Reading: each micro-batch is a range of every partition, settled by the log and its offset. Spark keeps an offset of
-ours for each batch (JSON): for each partition how far it was read, and the position of its reader. To know that
-position, the driver reads the frames of a batch too, but not their rows. It remembers what it has read, so that a batch
-begins where the last one ended; after a restart it goes on from Spark's offset. A batch begins only when there are
-rows: an app at rest still writes watermarks and checkpoints.
+Reading: each micro-batch is a range of every partition. Spark keeps an offset of ours for each batch (JSON): for each
+partition how far it was read, and the position of its reader. To know that position, the driver reads the frames of a
+batch too, but not their rows. A batch begins where the last one ended, after a restart at Spark's offset, and only when
+there are rows: an app at rest still writes watermarks and checkpoints.
 
 Writing: each of Spark's batches is a version, and is written once however often it runs. Spark tells only ``commit``
 the number of the batch, and calls it on a new object in a process of its own. After a crash it runs the last batch
@@ -224,10 +223,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def writer_of(location: str) -> str:
-    """The name of the query with this ``checkpointLocation``.
+    """The name of the query with this ``checkpointLocation``: its id, or a hash if it isn't on this machine.
 
-    It has the query's id if the location is a folder of this machine. So a query that starts over, because its
-    checkpoint was deleted, is another one. Elsewhere it is a hash of the location.
+    So a query that starts over, because its checkpoint was deleted, is another one.
     """
     parts = urlsplit(location)
     if parts.scheme in ("", "file"):

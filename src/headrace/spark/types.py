@@ -1,7 +1,6 @@
 """Convert Polars' column types to Spark's, and back.
 
-Both directions are total: each type has one counterpart, or is refused with what to do instead. A stream's type and its
-counterpart in Spark hold the same values, except that Spark counts time in microseconds; see ``as_spark_has_it``.
+Each type has one counterpart with the same values, or is refused with what to do instead; see ``as_spark_has_it``.
 """
 
 from __future__ import annotations
@@ -107,10 +106,9 @@ def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
 
 
 def as_spark_has_it(series: pl.Series) -> pl.Series:
-    """The column as the type that comes back from Spark, with the same values.
+    """The column as the type that comes back from Spark, which counts time in microseconds, with the same values.
 
-    Raises ``DataError`` for a value that is finer than a microsecond, and ``DeclarationError`` for a type that Spark
-    lacks.
+    Raises ``DataError`` for a finer value, and ``DeclarationError`` for a type that Spark lacks.
     """
     dtype = series.dtype
     wanted = to_polars_type(to_spark_type(dtype, series.name), series.name)

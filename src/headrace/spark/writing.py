@@ -13,8 +13,6 @@ A staged file has the frames of one Spark task, complete and on the disk before 
 All numbers are big-endian. A task writes a file under a random name into the folder of the stream in the home, and
 tells the driver the name. It begins with that of the job, whose files are all removed at its end: those of tasks that
 Spark has killed, too. The next write removes forgotten files when they are a day old.
-
-Spark hands options over as texts, with names in lower case, and adds some of its own.
 """
 
 from __future__ import annotations
@@ -176,10 +174,7 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def _remove_staged(folder: Path, names: Iterable[str]) -> None:
-    """Remove the files of jobs, and files too old to be published. Files that can't be removed stay.
-
-    ``names`` are those of the jobs, or of one file of each.
-    """
+    """Remove files of these jobs (``names``: theirs, or of a file of each), and those too old to be published."""
     for job in {name.partition("-")[0] for name in names}:
         for path in folder.glob(f"{job}-*{_SUFFIX}"):
             _remove(path)

@@ -1,8 +1,7 @@
 """What every operator of a graph says about itself, how it describes itself in plans, and a flow's event time.
 
-A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through
-the members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
-defaults here; ``task/operators/registry.py`` names the class that runs it.
+A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it, so they need
+no list of operators. A new operator overrides what differs from the defaults here.
 """
 
 from __future__ import annotations

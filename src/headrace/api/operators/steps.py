@@ -154,6 +154,7 @@ class Sampler:
     keys: tuple[str, ...]
 
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the messages of a batch that stay."""
         raise NotImplementedError
 
 

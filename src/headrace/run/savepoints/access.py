@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What a savepoint of an app holds, as of the version that every task had committed. See ``read_savepoint``.
-
-    ``tables`` has the rows that all tasks together kept, by the id of the table, step or store; no empty state.
-    """
+    """What a savepoint of an app holds, as of a version that every task had committed: rows by table, step or store."""
 
     app: str
     name: str
@@ -43,16 +40,7 @@ class Savepoint:
 def read_savepoint(app: Declarations, name: str) -> Savepoint:
     """Read what a savepoint holds. Raises ``UsageError`` if it doesn't exist.
 
-    Parameters
-    ----------
-    app
-        The app, as it was when the savepoint was taken; its home has the savepoint and the streams that it reads.
-    name
-        The name of the savepoint.
-
-    Returns
-    -------
-    Savepoint
+    ``app`` is the app as it was when the savepoint ``name`` was taken; its home has the savepoint and its inputs.
 
     Examples
     --------
@@ -69,22 +57,15 @@ def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *,
     """Write a savepoint of tables that are given as DataFrames. Restore it with ``restore_savepoint``.
 
     Without ``base`` it is a first load: all other state is empty, and each input begins where it is declared to. With
-    ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too. Raises ``UsageError``
-    for a table that the app doesn't have or that can't be written, and for rows that don't fit it, and ``PlanError`` if
-    the present app doesn't fit its kept state, or the contents of ``base``.
+    another savepoint as ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too.
 
-    Parameters
-    ----------
-    app
-        The app. It is planned as at a start, so its inputs must exist. It may run meanwhile.
-    name
-        The name of the savepoint, which must be new.
-    tables
-        The rows by the id of the table, with its columns: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or
-        instances of a dataclass. Of rows with the same key the last one counts. A table with ``versions`` keeps them as
-        rows that have always existed; a time to live begins now.
-    base
-        The name of another savepoint of the app, which isn't changed.
+    ``app`` is planned as at a start, so its inputs must exist; it may run meanwhile. ``name`` must be new. ``tables``
+    has the rows by the id of the table, with its columns: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or
+    instances of a dataclass. Of rows with the same key the last one counts. A table with ``versions`` keeps them as
+    rows that have always existed; a time to live begins now.
+
+    Raises ``UsageError`` for a table that the app doesn't have or that can't be written, and for rows that don't fit
+    it, and ``PlanError`` if the present app doesn't fit its kept state, or the contents of ``base``.
 
     Examples
     --------
@@ -100,22 +81,13 @@ def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *,
 def restore_savepoint(
     app: Declarations, name: str, *, outputs: Outputs = "again", partitions: Mapping[str, int] | None = None
 ) -> None:
-    """Take an app's state and positions back to a savepoint; its next start continues from there.
+    """Take an app's state and positions back to the savepoint ``name``; its next start continues from there.
 
-    The present state stays available as an old timeline, as after ``headrace savepoint restore``. Raises ``UsageError``
-    if the app is running, if the savepoint doesn't exist, or if its state can't be divided as asked for.
-
-    Parameters
-    ----------
-    app
-        The app, which must not be running.
-    name
-        The name of the savepoint.
-    outputs
-        Whether to write the results of messages that are processed a second time (``"again"``), or to write nothing
-        until each input has been read to its former position (``"silent"``).
-    partitions
-        New partition counts of intermediate streams, by the id of a step or table that reads them.
+    The present state stays available as an old timeline. With ``outputs`` ``"again"`` the results of messages that are
+    processed a second time are written again; with ``"silent"`` nothing is, until each input has been read to its
+    former position. ``partitions`` gives intermediate streams new partition counts, by the id of a step or table that
+    reads them. Raises ``UsageError`` if ``app`` runs, if the savepoint doesn't exist, or if its state can't be divided
+    as asked for.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Restore a savepoint: begin a new timeline of the app, and delete old ones.
 
-The order makes it safe to stop anywhere. First, everything that the new timeline begins with is written: its folder and
-its inventory, under a number that was never used. Then one compare-and-set makes it the current one. What comes before
-is overwritten by the next attempt, and what comes after only tidies up. Changelogs, state and streams of the timeline
-before stay as they are.
+It is safe to stop anywhere. First, everything that the new timeline begins with is written, under a number that was
+never used. Then one compare-and-set makes it the current one. What comes before is overwritten by the next attempt, and
+what comes after only tidies up. Changelogs, state and streams of the timeline before stay as they are.
 """
 
 from __future__ import annotations

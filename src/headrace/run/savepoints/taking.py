@@ -1,12 +1,11 @@
 """Take a savepoint: choose a cut, order it of all deployments, and publish what the tasks have kept.
 
 Nothing is published until every task has kept its state. If a task misses the cut, the whole attempt is cancelled and
-tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is
-deleted.
+tried again with a later version. If the app ends meanwhile, or this process dies, only a draft is left.
 
 At the end of a run the cut comes first, nothing is processed after it, and then the app drains. A thread of the driver
-waits until the app is to drain. The coordinator holds the order back until the savepoint is taken. An app that ends by
-itself leaves its last state behind, which is copied then.
+waits until then, and the coordinator holds the order back until the savepoint is taken. An app that ends by itself
+leaves its last state behind, which is copied then.
 """
 
 from __future__ import annotations

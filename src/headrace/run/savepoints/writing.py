@@ -1,8 +1,7 @@
 """Write a savepoint from rows or from a batch job, and read what one holds.
 
-To write one, the app is planned as at a start, so each row goes to the task that would keep it. The stores are those of
-the app, so what restores a savepoint that was taken restores this one, too. For reading, they are opened on copies of
-the tasks' databases; the savepoint doesn't change.
+To write one, the app is planned as at a start, so each row goes to the task that would keep it, into the app's own
+stores. For reading, they are opened on copies of the tasks' databases; the savepoint doesn't change.
 """
 
 from __future__ import annotations

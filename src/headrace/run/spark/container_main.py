@@ -1,6 +1,5 @@
 """The one function that Spark runs in each container: bytes in, a report out.
 
-It registers with the coordinator and runs the tasks it is assigned until they have finished or it is ordered to end.
 The run loop has the main thread. A second thread sends heartbeats, a third one answers questions about the tables. The
 bytes come inside Spark's own task closure, from the driver that made them: a pickle, after the user's folders, whose
 modules it needs. Nothing else is unpickled here.

@@ -1,13 +1,13 @@
 """One Spark job whose tasks are the app's containers, watched and supervised.
 
 Each task is one call of ``main`` in its own Python worker process, and ends when the container ends. The job runs in a
-daemon thread of the driver. It isn't a barrier job: barrier mode restarts all tasks when one fails, whereas the
-protocol restarts a single one. Spark restarts a worker that dies, with the next attempt number, in the same or another
-executor. It is a job over an RDD: ``mapInArrow`` over a DataFrame needs Spark SQL's planner and pandas in the driver,
-and takes about two seconds longer until the first container runs.
+daemon thread of the driver. It isn't a barrier job, which would restart all tasks when one fails. Spark restarts a
+worker that dies, with the next attempt number, in the same or another executor. It is a job over an RDD: ``mapInArrow``
+over a DataFrame needs Spark SQL's planner and pandas in the driver, and two seconds more until the first container
+runs.
 
-In a session of the user's on plain ``local[N]``, Spark never starts a failed task again: it ends the whole job. Then
-the job is submitted again, with attempt numbers that continue, so all containers resume from their checkpoints.
+In a session of the user's on plain ``local[N]``, Spark ends the whole job when a task fails. Then the job is submitted
+again, with attempt numbers that continue, so all containers resume from their checkpoints.
 
 A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a pipe.
 Spark's Python daemon ends in the same way when the JVM does, and closes the connections of its workers. In case the
@@ -15,8 +15,8 @@ daemon itself is killed, each worker asks the kernel to be killed with its paren
 
 A container that sends no heartbeat is lost, and one that doesn't return from a function of the app hangs. Spark starts
 no other attempt while the old task runs, so the driver has the attempt killed. A container that fails before it
-registers (a module is missing, or it has another interpreter) can't report why. Spark knows the reason, and would try
-again forever. All of that runs on the driver's watching thread, which blocks in ``watch``.
+registers can't report why. Spark knows the reason, and would try again forever. All of that runs on the driver's
+watching thread, which blocks in ``watch``.
 """
 
 from __future__ import annotations
@@ -269,9 +269,9 @@ def run_watched(
 ) -> bool:
     """Run ``run`` on a thread; its Spark jobs are shown under this name. False if the first Ctrl-C has cancelled it.
 
-    If Spark can't do a job, raises what ``failed`` makes of Spark's reason. Nothing of it runs any more when this
-    returns or raises. (A signal handler mustn't call Spark: with pinned threads it would use the connection of the call
-    that it interrupts.)
+    If Spark can't do a job, raises what ``failed`` makes of its reason. Nothing runs any more when this returns or
+    raises. (A signal handler mustn't call Spark: with pinned threads it would use the connection of the call that it
+    interrupts.)
     """
     group = f"headrace-{uuid4().hex}"
     news: queue.SimpleQueue[Exception | str] = queue.SimpleQueue()

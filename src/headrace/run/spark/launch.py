@@ -433,8 +433,7 @@ _KINDS = {"NumpyScalarConverter": "generic", "NumpyArrayConverter": "ndarray"}
 def ask_only_about_numpy() -> None:
     """Have PySpark's converters of NumPy's values answer without an import for other values. Idempotent.
 
-    Py4J asks them about each argument, a text too. To find out whether NumPy is installed, they import PySpark's tools
-    for tests, and these import pandas: half a second in each driver, before Spark starts.
+    Py4J asks them about each argument. They would import PySpark's tools for tests, and these pandas: half a second.
     """
     for name, kind in _KINDS.items():
         converter = getattr(types, name, None)

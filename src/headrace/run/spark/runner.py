@@ -1,8 +1,7 @@
 """Run a plan in containers on Spark: open Spark, start the coordinator, host the containers, watch, end.
 
-The calling thread watches: it waits for changes in the coordinator, shows progress and handles Ctrl-C (once: drain, or
-end if nothing runs yet; twice: stop at once). The Spark job of the containers has a daemon thread; the coordinator's
-server has its own thread.
+The calling thread watches and handles Ctrl-C (once: drain, or end if nothing runs yet; twice: stop at once). The Spark
+job of the containers has a daemon thread, and so has the coordinator's server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The Spark settings that Headrace needs and prefers, and checks of those of a running session. Pure.
 
-Containers are Spark tasks that run for weeks and are restarted one by one. Some of Spark's habits would end that: a
-task may fail only four times (and never in local mode, unless the master says otherwise), a slow task is started
-twice, and an executor that lost tasks gets no more of them.
+Containers are Spark tasks that run for weeks and are restarted one by one. By default Spark would end that: a task may
+fail only four times (in local mode never), slow ones are started twice, and executors that lost tasks get no more.
 """
 
 from __future__ import annotations

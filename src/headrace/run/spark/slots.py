@@ -2,7 +2,6 @@
 
 Executors of a cluster register one after another, some seconds apart. Spark doesn't start a container without a slot,
 and says nothing. So a start waits for the slots that were asked for, and an error or a note says what is missing.
-The decisions are pure; reading and waiting come last.
 """
 
 from __future__ import annotations

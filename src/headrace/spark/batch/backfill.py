@@ -1,9 +1,8 @@
 """Compute an app's state from history in a batch job, and make a savepoint of it, from which the app goes on live.
 
-An input's history is what it holds before its *end* (``ends_of``): it is read up to there in the batch and from there
-live. Or it is a table of Spark: then rows older than ``until`` come from the table, and others live. The table has all
-of them, so older ones that come live are left out. It has no partitions, so steps that keep state can't be right behind
-such an input.
+An input's history is what it holds before its *end* (``ends_of``), and the rest is read live. Or it is a table of
+Spark: rows older than ``until`` come from the table, and of what comes live older ones are left out. A table has no
+partitions, so steps that keep state can't be right behind such an input.
 """
 
 from __future__ import annotations

@@ -10,11 +10,9 @@ same, so translating too little costs time, and translating too much would cost 
   of a file leave NaN out and tell -0.0 from 0.0, and rows are lost. So a floating-point column is compared behind
   ``nanvl``, which changes nothing and is never handed on. Its statistics skip no file.
 
-An expression is read in the form in which Polars serializes it. Polars may change this form in any release: then it
-isn't recognized, and nothing is translated. JSON has no NaN and no infinity, so such a literal isn't either.
-
-The value of a literal stays as Polars stores it: a date is its days since 1970, a datetime its microseconds, a decimal
-its digits and scale. Python's own dates and times would take a detour over time zones on their way into Spark.
+An expression is read as Polars serializes it. Any release may change this form: then it isn't recognized, and nothing
+is translated. Nor are literals that JSON doesn't have: NaN and infinity. The value of a literal stays as Polars stores
+it (days or microseconds since 1970, digits and scale): Python's dates and times would take a detour over time zones.
 """
 
 from __future__ import annotations

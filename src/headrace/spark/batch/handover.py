@@ -77,10 +77,7 @@ class Handover:
         self.say(f"made savepoint {self.savepoint} of {app}, {_time_of(left.values())}")
 
     def _beginnings(self, connections: Connections, id_: str) -> Iterable[tuple[SSP, Said]]:
-        """Where an input is read live whose history is in a table.
-
-        What is newer than ``until`` was appended after it, but for clocks that differ by no more than the lateness.
-        """
+        """Where an input is read live whose history is in a table: newer rows came later, but for the lateness."""
         stream = self.plan.streams[id_]
         spec = stream.spec
         admin = connections.admin(spec.system)

@@ -1,12 +1,12 @@
 """A plan as Spark DataFrames, and what Spark's Python workers do for it: tables of pieces in, tables of pieces out.
 
 Each stage is a ``mapInArrow`` over the pieces of its inputs. Pieces are placed by task (``repartitionById``) and sorted
-by time inside it; a stage that needs no order runs where its input is read. So Spark's own shuffle, spilling, retries,
-dynamic allocation and UI apply. Everything is lazy: nothing runs before rows are requested.
+by time inside it; a stage that needs no order runs where its input is read. Everything is lazy: nothing runs before
+rows are requested.
 
-A worker gets one Spark partition. If it dies, Spark calls it again for the same partition, with the same pieces: what
-it writes is the same, and counts once. State is in a folder of the call's own, deleted with it. The plan comes inside
-Spark's own closure, from the driver that made it. Nothing else is unpickled here.
+A worker gets one Spark partition. If it dies, Spark calls it again with the same pieces: what it writes is the same,
+and counts once. State is in a folder of the call's own, deleted with it. The plan comes inside Spark's own closure,
+from the driver that made it. Nothing else is unpickled here.
 """
 
 from __future__ import annotations

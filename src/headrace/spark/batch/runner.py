@@ -1,18 +1,15 @@
 """Run an app as a batch job on Spark, or return its results as DataFrames.
 
-A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
-process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run starts
-over; in the second, the next run continues. A journal in the home says which it is::
+First Spark computes everything that leaves the app, and keeps it in the app's home. Then this process publishes it,
+output by output. If the run dies in the first step, nothing is published, and the next run starts over; in the second,
+the next run continues. A journal in the home says which it is::
 
     {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
-A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and the
-folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
-
-Results are published in portions: each is a version of the writer ``<app>/batch/<output>``. They are files that stay as
-they are, so the portions are always the same. A target knows the last one that it has.
-
-A backfill is such a run with a ``Handover``: a savepoint comes last.
+A run is ``begun``, ``computed``, and ``published`` when its folder can be deleted. Results are published in portions:
+each is a version of the writer ``<app>/batch/<output>``. They are files that stay as they are, so the portions are
+always the same. A target knows the last one that it has. A backfill is such a run with a ``Handover``: a savepoint
+comes last.
 """
 
 from __future__ import annotations
@@ -169,10 +166,7 @@ _PORTIONS_MAX = 1 << 32
 
 
 def pieces_of(folder: Path, output: str) -> Iterator[Piece]:
-    """The pieces of an output in the results of a run: by partition, in order of time.
-
-    Spark has sorted them, and put those of each partition into one file or several that follow each other by name.
-    """
+    """The pieces of an output in the results of a run: by partition, in order of time. Spark has sorted the files."""
     for file in sorted(folder.glob("*.parquet")):
         for batch in ds.dataset(file, schema=SCHEMA).to_batches(batch_size=8):
             yield from (piece for piece in pieces_in(batch) if piece.stream == output)
@@ -247,10 +241,7 @@ class _IntoTarget(_Into):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """Where and how to run a batch job. ``again``: although a run has been published. ``say`` shows progress.
-
-    ``open_stream`` opens outputs that are streams of frames.
-    """
+    """Where and how to run a batch job. ``again``: although a run has been published. ``say`` shows progress."""
 
     open_stream: Open
 
