@@ -37,7 +37,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_here(self) -> bool:
-        """Return whether this process exists."""
         return self == this_machine()
 
     @property
@@ -48,7 +47,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_machine() -> Machine:
-    """Return the machine on which this process runs."""
     return Machine(
         host=socket.gethostname(),
         id=_text(Path("/etc/machine-id")),
@@ -101,7 +99,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def way(self) -> str:
-        """What to do if the driver doesn't answer here, as text."""
         if self.machine.is_here:
             return "the driver has ended, or is busy or stopped; look at its output"
         host = urlsplit(self.url).hostname or ""
@@ -123,12 +120,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def deployment(self) -> str:
-        """Its stages, as text."""
         return "with all stages" if self.all_stages else f"with stage {', '.join(self.stages)}"
 
     @property
     def driver(self) -> str:
-        """Its driver, as text."""
         return f"pid {self.pid} on {self.machine.host}"
 
     def look(self) -> Literal["alive", "gone", "out of reach"]:
@@ -192,7 +187,6 @@ class Endpoint:
             )
 
     def url(self, port: int) -> str:
-        """Return the URL for callers, if it listens on this port."""
         host = self.advertised_host or self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.advertised_port or port}"
 
@@ -225,7 +219,6 @@ AS_USUAL = Wanted()
 
 
 def _parsed(option: str, text: str | None) -> tuple[str, int]:
-    """Return the host or an empty text, and the port or 0."""
     if text is None:
         return "", 0
     if not isinstance(text, str):

@@ -57,7 +57,6 @@ def second_best(
 
 
 def at_home(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> int:
-    """Return how many tasks are on the host with their state."""
     return sum(held.get(task, "") == hosts.get(number) for number, seat in enumerate(seats) for task in seat)
 
 

@@ -90,7 +90,6 @@ class QueryBook:
         return found
 
     def next(self, container: int) -> messages.Question | None:
-        """Return the container's next question, if any."""
         for number, asked in self._asked.items():
             if tasks := asked.open.get(container):
                 ask = asked.ask
@@ -122,7 +121,6 @@ class QueryBook:
         asked.answers |= {one.task: one for one in answer.answers}
 
     def waits_for(self, number: int) -> dict[int, list[str]]:
-        """Return the tasks that haven't answered yet, by container."""
         return self._asked[number].open
 
     def take(self, number: int, missing: messages.ErrorReport | None = None) -> list[messages.TaskAnswer]:
@@ -135,7 +133,6 @@ class QueryBook:
         return [asked.answers.get(task) or messages.TaskAnswer(task=task, error=missing) for task in asked.ask.tasks]
 
     def status(self) -> messages.QueriesStatus:
-        """Return the numbers of queries."""
         return messages.QueriesStatus(
             waiting=len(self._asked), answered=self._answered, timed_out=self._timed_out, refused=self._refused
         )
@@ -167,7 +164,6 @@ class SlotBook:
     def order(
         self, of: SlottedInput, reports: Sequence[SlotReport | None], orders: Sequence[SlotOrders | None]
     ) -> None:
-        """Record the orders that follow from these reports."""
         self._number += 1
         for (task, ssp), report, one in zip(of.slots, reports, orders, strict=True):
             if report is not None and one is not None:

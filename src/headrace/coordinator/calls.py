@@ -71,12 +71,10 @@ class Declared(Generic[_A]):
 
     @property
     def takes(self) -> type[Message] | None:
-        """The type of its body, if it has any."""
         raise NotImplementedError
 
     @property
     def method(self) -> str:
-        """The method in HTTP."""
         return "GET" if self.takes is None else "POST"
 
 
@@ -99,7 +97,6 @@ class Call(Declared[_A], Generic[_Q, _A]):
         return self if client is None else lambda message: client.send(self, message)
 
     def served(self, handle: Callable[[_Q], _A]) -> _Served:
-        """Return the route that answers it."""
         return (self.method, self.path), lambda body: encode(handle(decode(self.message, body)))
 
 
@@ -122,8 +119,6 @@ class Request(Declared[_A]):
         return self if client is None else lambda: client.send(self, self.body)
 
     def served(self, handle: Callable[[], _A]) -> _Served:
-        """Return the route that answers it."""
-
         def route(body: bytes) -> bytes:
             if self.takes is not None:
                 decode(self.takes, body)
@@ -188,7 +183,6 @@ class CoordinatorCalls:
 
 
 def declared() -> Iterator[Declared[Any]]:
-    """Yield all calls."""
     return (call for call in vars(CoordinatorCalls).values() if isinstance(call, Declared))
 
 

@@ -84,7 +84,6 @@ class CoordinatorClient(CoordinatorCalls):
             self._hang_up()
 
     def send(self, call: Declared[_A], message: messages.Message | None) -> _A:
-        """Make a call; return its answer."""
         path = call.path
         body = messages.encode(message) if message is not None else None
         with self._lock:
@@ -192,7 +191,6 @@ class HeartbeatThread(WorkerThread):
         on_lost: Callable[[Exception], None],
         interval_s: float,
     ) -> HeartbeatThread:
-        """Return a thread that sends over HTTP."""
         own = client.sibling()
         return cls(own.heartbeat, own.close, snapshot, on_orders, on_lost, interval_s)
 
@@ -202,7 +200,6 @@ class HeartbeatThread(WorkerThread):
         super().start()
 
     def poke(self) -> None:
-        """Send a heartbeat now."""
         self._due.set()
 
     @override

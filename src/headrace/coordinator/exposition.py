@@ -22,7 +22,6 @@ _PARTITION = re.compile(r"(?P<stream>.*)\[(?P<number>\d+)\]")
 
 
 def all_series(status: messages.AppStatus, now_ms: int) -> Iterator[messages.Series]:
-    """Return every series of the app, with all its labels. ``now_ms`` is the time of day."""
     app = {"app": status.app}
     for state in get_args(messages.AppState):
         yield _gauge("headrace_app_up", {**app, "state": state}, status.state == state)
@@ -126,7 +125,6 @@ def _counter(name: str, labels: _Labels, value: float) -> messages.Series:
 
 
 def by_name(series: Iterable[messages.Series]) -> Mapping[str, Sequence[messages.Series]]:
-    """Return the series of each metric."""
     found: dict[str, list[messages.Series]] = {}
     for one in series:
         found.setdefault(one.name, []).append(one)
@@ -146,8 +144,6 @@ READ_ONLY = PUBLIC | {("GET", "/metrics"), ("GET", "/status")}
 
 
 def watching_routes(status: Callable[[], messages.AppStatus], clock: Clock) -> dict[tuple[str, str], Route]:
-    """The routes of ``/metrics``, ``/healthz`` and ``/readyz``."""
-
     def metrics(_: bytes) -> Response:
         from headrace.coordinator.prometheus import answer
 

@@ -31,16 +31,7 @@ from headrace.coordinator.messages import (
     StageStatus,
     TaskStatus,
 )
-from headrace.coordinator.progress import (
-    CallLimits,
-    Rate,
-    doing_still,
-    held_up,
-    long_call,
-    stage_status,
-    summed,
-    watch,
-)
+from headrace.coordinator.progress import CallLimits, Rate, doing_still, held_up, long_call, stage_status, summed, watch
 from headrace.core.calls import Retry
 from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
@@ -89,14 +80,12 @@ class ContainerRecord:
     """Why there is no slot for its next process."""
 
     def become(self, state: ContainerState) -> None:
-        """Change the state. Raises ``ProtocolError`` if ``TRANSITIONS`` doesn't have this change."""
         if state not in TRANSITIONS[self.state]:
             raise ProtocolError(f"container {self.number} is {self.state}, so it can't become {state}")
         self.state = state
 
     @property
     def alive(self) -> bool:
-        """Whether its process may still run."""
         return self.state in {"running", "lost", "hung"}
 
     def host_kept(self, now_ms: float) -> str:
@@ -120,13 +109,11 @@ class ContainerRecord:
         self.lacks = ""
 
     def progressed(self, tasks: Iterable[str]) -> None:
-        """Tasks have committed, or ended."""
         self.committed.update(tasks)
         if self.committed and self.alive:
             self.error = None
 
     def status(self, now_ms: float) -> messages.ContainerStatus:
-        """Its part of the app's status."""
         who, heartbeat, seen_ms = self.registered, self.heartbeat, self.seen_ms
         return messages.ContainerStatus(
             id=self.number,
@@ -223,7 +210,6 @@ class _TaskBook:
         }
 
     def stage_statuses(self, absent: Collection[TaskName]) -> list[StageStatus]:
-        """The status of each stage. Tasks that are absent, because their container isn't running, have no rate."""
         statuses = self.statuses
         rates = {task: 0.0 if task in absent else rate.per_second for task, rate in self._rates.items()}
         stages = self._stages.items()
@@ -254,7 +240,6 @@ class StandbyBook:
         self._warned = False
 
     def of(self, container: int) -> list[str]:
-        """The tasks of which a container is to keep standbys."""
         return [str(task) for task in self._kept.get(container, ())]
 
     def deal(
@@ -424,7 +409,6 @@ class Ledger:
         return self._seat(container)
 
     def granted(self, message: messages.Register | messages.GenerationRequest, grants: Mapping[TaskName, int]) -> None:
-        """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
         self._restarts = {task: ends for task, ends in self._restarts.items() if grants.get(task, ends) <= ends}
@@ -443,7 +427,6 @@ class Ledger:
         return task
 
     def check_report(self, container: int, incarnation: str, task: str, generations: Iterable[int]) -> None:
-        """Raise ``FencedError`` unless this incarnation runs the task, as the only one of these generations."""
         current = self.check_current(container, incarnation)
         (name,) = self._of_container(container, [task])
         if strangers := set(generations) - {current.grants.get(name)}:
@@ -453,7 +436,6 @@ class Ledger:
             )
 
     def heartbeat(self, message: messages.Heartbeat, now_ms: float) -> messages.Orders:
-        """Take the statuses of the container's tasks; return its orders."""
         container = self.check_current(message.container, message.incarnation)
         if not container.alive:
             return messages.Orders(stop=True)
@@ -473,7 +455,6 @@ class Ledger:
         return self.orders_for(message.container)
 
     def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
-        """Note that tasks have ended, and with its last task the container."""
         container = self.check_current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
         self._tasks.end(tasks)
@@ -513,18 +494,15 @@ class Ledger:
 
     # -- calls of the driver -----------------------------------------------------------------------
     def seat(self, seats: Seats) -> None:
-        """Give each container other tasks, before any has registered."""
         for container, tasks in zip(self._containers, seats, strict=True):
             container.tasks = tasks
 
     def drain(self) -> None:
-        """Order all containers to drain, from now on."""
         if not self._drain:
             self._note("info", "the app drains")
         self._drain = True
 
     def stop(self) -> None:
-        """Order all containers to end at once, without a commit."""
         if not self._over:
             self._note("info", "the app stops")
             self._stopped = True
@@ -574,23 +552,19 @@ class Ledger:
 
     # -- queries -----------------------------------------------------------------------------------
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
-        """Return the tasks' present reports about the slots of an input."""
         return self.slots.reports(of, self._tasks.reports)
 
     @property
     def orders(self) -> messages.Orders:
-        """Return the orders for every container."""
         return messages.Orders(drain=self._drain and not self.saving, stop=self._over, cut=self._cuts.cut)
 
     def orders_for(self, container: int) -> messages.Orders:
-        """Return the orders for one container."""
         tasks, keep = self._container(container).tasks, self._standbys.of(container)
         restart = {str(task): self._restarts[task] for task in tasks if task in self._restarts}
         return msgspec.structs.replace(self.orders, restart=restart, slots=self.slots.directions(tasks), keep=keep)
 
     @property
     def state(self) -> messages.AppState:
-        """The state of the app."""
         if self.error is not None:
             return "failed"
         if self._stopped:
@@ -603,15 +577,12 @@ class Ledger:
 
     @property
     def assignments(self) -> Seats:
-        """The tasks of each container."""
         return tuple(container.tasks for container in self._containers)
 
     def state_of(self, container: int) -> ContainerState:
-        """The state of one container."""
         return self._container(container).state
 
     def status(self, now_ms: float) -> messages.AppStatus:
-        """Return the status of everything."""
         statuses = list(self._tasks.statuses.values())
         absent = {t for c in self._containers if c.state != "running" for t in c.tasks}
         containers = [container.status(now_ms) for container in self._containers]
@@ -629,7 +600,6 @@ class Ledger:
         )
 
     def take_notes(self) -> list[_Note]:
-        """Return what has happened since the last call."""
         notes = list(self._notes)
         self._notes.clear()
         return notes
@@ -649,7 +619,6 @@ class Ledger:
         return self._containers[number]
 
     def check_current(self, number: int, incarnation: str) -> ContainerRecord:
-        """Return the container. Raises ``FencedError`` unless this is its current incarnation."""
         container = self._container(number)
         if container.registered is None or container.registered.incarnation != incarnation:
             raise self._fenced(number, f"incarnation {incarnation}")

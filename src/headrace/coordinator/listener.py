@@ -89,19 +89,16 @@ class Admission(Generic[C]):
         return True
 
     def left(self, connection: C) -> None:
-        """Note that the connection is closed."""
         self._strangers.pop(connection, None)
         self._known.discard(connection)
 
     def overdue(self, now_s: float) -> list[C]:
-        """Return and forget the strangers whose time is over."""
         late = [one for one, stranger in self._strangers.items() if stranger.until <= now_s]
         for one in late:
             del self._strangers[one]
         return late
 
     def next_s(self) -> float | None:
-        """Return when the next stranger is overdue; None if there are no strangers."""
         return next((stranger.until for stranger in self._strangers.values()), None)
 
 

@@ -63,7 +63,6 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def fatal(self) -> bool:
-        """Whether a restart would fail in the same way, so that the app has to end."""
         return not self.retry and self.fault in {"user", "data"}
 
 
@@ -261,7 +260,6 @@ class Holdup(Nested, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Wording:
-        """The words for it."""
         return REASONS[self.what]
 
 
@@ -540,7 +538,6 @@ def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as JSON."""
     return msgspec.json.encode(message)
 
 

@@ -51,7 +51,6 @@ class Watch(Protocol):
 
 
 def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> Watch:
-    """Return the watch for these stages, upstream first."""
     return ExactlyOnce() if guarantee == "exactly_once" else AtLeastOnce(stages)
 
 
@@ -140,7 +139,6 @@ def long_call(message: messages.Heartbeat, before: messages.Holdup | None) -> me
 def doing_still(
     container: int, state: messages.ContainerState, call: messages.Holdup | None, tasks: Iterable[messages.TaskStatus]
 ) -> str:
-    """Describe what a container does instead of ending."""
     if state == "running" and call is not None:
         return f"container {container} is still in {call.where}"
     counts = Counter(task.state for task in tasks if task.state != "finished")
@@ -170,7 +168,6 @@ class CallLimits:
         return messages.ErrorReport.of(error, with_traceback=False)
 
     def hung(self, container: int, host: str, call: messages.Holdup) -> messages.ErrorReport:
-        """Return the error of a container with a hanging call."""
         done = "it was killed and starts again" if self.replaced else "the app ends"
         ours = call.what == "run loop"
         what = "turn" if ours else "call"
@@ -207,7 +204,6 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """The rate; 0 until there are two reports."""
         if len(self._samples) < 2:
             return 0.0
         (first_ms, first_rows), (last_ms, last_rows) = self._samples[0], self._samples[-1]
@@ -215,7 +211,6 @@ class Rate:
 
 
 def stage_status(name: str, tasks: Sequence[tuple[messages.TaskStatus, float]]) -> messages.StageStatus:
-    """Return the status of a stage from its tasks' statuses and their rows per second."""
     living = [status for status, _ in tasks if status.state != "finished"]
     # Finished tasks hold nothing back. If all have finished, the lowest of their watermarks counts.
     awake = [status for status in living if not status.idle]

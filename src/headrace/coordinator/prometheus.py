@@ -20,12 +20,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def answer(series: Iterable[Series]) -> Response:
-    """Return the answer to a scrape."""
     return Response(render(series), CONTENT_TYPE)
 
 
 def render(series: Iterable[Series]) -> bytes:
-    """All series as text, grouped by metric."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(series))
     return generate_latest(registry)

@@ -70,24 +70,20 @@ class EndedRun(NamedTuple):
 
 
 def running_key(address: Address) -> str:
-    """Return the key of a deployment's address."""
     return f"{address.app}/running/{address.run}"
 
 
 def known_apps(metadata: MetadataStore) -> list[str]:
-    """Return the apps that have ever run."""
     return sorted({key.partition("/")[0] for key in metadata.scan(SPACE)})
 
 
 def all_running(metadata: MetadataStore, app: str | None = None) -> list[Running]:
-    """Return every deployment in the book (of ``app``), including dead ones, by app and stages."""
     entries = _entries(metadata, app, "running")
     found = [Running(key, entry.version, _decoded(metadata, key, entry)) for key, entry in entries]
     return sorted(found, key=lambda one: (one.address.app, one.address.stages))
 
 
 def all_ended(metadata: MetadataStore, app: str | None = None) -> list[EndedRun]:
-    """Return the last status of every run that has recorded how it ended."""
     return [EndedRun(key, entry.version, _status(key, entry)) for key, entry in _entries(metadata, app, "ended")]
 
 
@@ -319,7 +315,6 @@ def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
 
 
 def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppStatus]:
-    """Return the last status of each deployment (of ``app``) that is no longer running, by app."""
     recorded = [one.status for one in all_ended(metadata, app) if one.status is not None]
     what = "has disappeared without an error"
     hint = "the driver was killed or its machine crashed; start the app again, and it resumes from its last checkpoints"

@@ -57,7 +57,6 @@ class Relay:
         """The incarnation of each container, and the number of its last line."""
 
     def log(self, heartbeat: messages.Heartbeat) -> None:
-        """Log the lines of a valid heartbeat, except those that have arrived before."""
         with self._lock:  # the last heartbeats of a container may arrive on two connections
             incarnation, last = self._last.get(heartbeat.container, ("", 0))
             last = last if incarnation == heartbeat.incarnation else 0
@@ -155,7 +154,6 @@ class _QueryBroker:
             return messages.Answers(answers=self._book.take(number, self._why_no_answer(number)))
 
     def listen(self, message: messages.Listening) -> messages.Questions:
-        """Take a container's answer, and block until there is a question for it."""
         self._check_current(message.container, message.incarnation)
         with self._changed:
             if message.answer is not None:
@@ -240,11 +238,9 @@ class Silence:
         self._generations: dict[TaskName, int] = {}
 
     def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
-        """Return whether the app has committed everything up to its former positions."""
         return self._watch.caught_up(tasks)
 
     def end(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> None:
-        """Note that the timeline speaks from now on."""
         self.silent = False
         self._generations = {task: status.generation for task, status in tasks.items()}
 
@@ -346,7 +342,6 @@ class Coordinator:
         self.url = endpoint.url(self._listener.port)
 
     def start(self) -> None:
-        """Start to serve requests."""
         self._listener.start()
 
     def close(self) -> None:
@@ -363,7 +358,6 @@ class Coordinator:
 
     # -- for the driver ----------------------------------------------------------------------------
     def status(self) -> messages.AppStatus:
-        """Return the present status of everything."""
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
@@ -379,12 +373,10 @@ class Coordinator:
 
     @property
     def state(self) -> messages.AppState:
-        """The state of the app now."""
         with self._changed:
             return self._ledger.state
 
     def wait(self, timeout_s: float) -> messages.AppState:
-        """Wait until the app is over, or for the timeout. Return its state."""
         with self._changed:
             self._changed.wait_for(lambda: self._ledger.state in messages.OVER, timeout_s)
             return self._ledger.state
@@ -401,7 +393,6 @@ class Coordinator:
             self._ledger.stop()
 
     def wait_for_drain(self, timeout_s: float) -> bool:
-        """Wait until the app is to drain, or for the timeout; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._ledger.state == "draining", timeout_s)
 
@@ -411,17 +402,14 @@ class Coordinator:
         return self._ledger.saving
 
     def release_drain(self) -> None:
-        """Release the order to drain to the containers."""
         with self._noticing():
             self._ledger.saving = False
 
     def lack(self, reasons: Mapping[int, str]) -> None:
-        """Note for which containers Spark has no slot, and why."""
         with self._noticing():
             self._ledger.lack(reasons)
 
     def fail(self, error: BaseException) -> None:
-        """End the app with this error, unless a container has reported one before."""
         with self._noticing():
             self._ledger.fail(messages.ErrorReport.of(error))
 
@@ -453,7 +441,6 @@ class Coordinator:
         )
 
     def _seat(self, message: messages.Register) -> None:
-        """Assign the tasks to the hosts of their state, once the hosts of the containers are known."""
         arrivals = self._arrivals
         if arrivals is None:
             return
@@ -472,7 +459,6 @@ class Coordinator:
         _log.info("tasks are assigned to where their state is", app=self._ledger.app, there=stay, otherwise=others)
 
     def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
-        """Issue a new generation for a task that rolls back."""
         with self._granting:
             with self._noticing() as now_ms:
                 task = self._ledger.check_request(message, now_ms)
@@ -484,7 +470,6 @@ class Coordinator:
         return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders, silent=silent)
 
     def outcomes(self, message: messages.OutcomeReport) -> messages.Orders:
-        """Record the outcome of a task's startpoints, reported by its current generation; return its orders."""
         with self._granting:
             generations = {outcome.generation for outcome in message.outcomes}
             with self._changed:
@@ -494,7 +479,6 @@ class Coordinator:
                 return self._ledger.orders_for(message.container)
 
     def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
-        """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
             orders = self._ledger.heartbeat(message, now_ms)
             self._ledger.tick(now_ms)
@@ -507,45 +491,37 @@ class Coordinator:
         return orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
-        """Note that tasks have ended; return the container's orders."""
         with self._noticing() as now_ms:
             return self._ledger.finished(message, now_ms)
 
     def failure(self, message: messages.Failure) -> messages.Orders:
-        """Note that a container is dying; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or cancel it; return the progress of the present one."""
         with self._noticing():
             return self._ledger.cut(message, self._clock.now_ms())
 
     # -- slots -------------------------------------------------------------------------------------
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
-        """Return the tasks' reports about the slots of an input."""
         with self._changed:
             return self._ledger.slot_reports(of)
 
     def order_slots(
         self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
     ) -> None:
-        """Send tasks the orders that follow from these reports, with the next answers to their heartbeats."""
         with self._changed:
             self._ledger.slots.order(of, reports, list(orders))
 
     def wait_for_slots(self, timeout_s: float) -> None:
-        """Wait for another report about slots, or for the timeout."""
         self._slot_news.wait(timeout_s)
         self._slot_news.clear()
 
     # -- questions ---------------------------------------------------------------------------------
     def listen(self, message: messages.Listening) -> messages.Questions:
-        """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
 
     def ask(self, message: messages.Ask) -> messages.Answers:
-        """Ask tasks; block until all have answered, or for as long as the question allows."""
         return self._query_broker.ask(message)
 
     def hang_up(self) -> None:
@@ -590,7 +566,6 @@ class Coordinator:
             self._startpoints.fan_out()
 
     def set_startpoint(self, message: messages.SetStartpoint) -> messages.SetAnswer:
-        """Write startpoints, and make their tasks apply them now if the message says so."""
         answer = self._startpoints.set(message)
         if not message.apply or message.dry_run:
             return answer

@@ -67,7 +67,6 @@ _log = logger(__name__)
 
 
 def waiting_startpoints(metadata: MetadataStore) -> AllStartpoints:
-    """Return the startpoints that aren't done with, of all apps that have ever run."""
     apps = dict.fromkeys(app for app, _ in all_systems(metadata))
     found = {app: StartpointBook(metadata, app).states() for app in apps}
     return AllStartpoints(apps=tuple(StartpointList(app=app, startpoints=tuple(s)) for app, s in found.items() if s))
@@ -112,7 +111,6 @@ class StartpointService:
 
     @classmethod
     def none(cls, app: str, clock: Clock) -> StartpointService:
-        """Return that of an app without inputs: there is nothing to set."""
         return cls(MemoryMetadata(), AppInputs(app, ()), lambda: lambda _: None, clock)
 
     # -- for users
@@ -138,7 +136,6 @@ class StartpointService:
         return SetAnswer(moves=moves, written=written, replaced=tuple(replaced.values()), notes=notes)
 
     def delete(self, target: StartpointTarget, *, live: bool) -> StartpointList:
-        """Delete the startpoints for what the target names, whether they wait or are ordered."""
         names = {one.kept_as for one in self._named(target.input)} or {target.input}
 
         def wanted(key: StartpointKey) -> bool:
@@ -149,12 +146,10 @@ class StartpointService:
         return StartpointList(app=self.inputs.app, startpoints=tuple(gone))
 
     def all(self) -> StartpointList:
-        """All startpoints in the book, also the last ones that are done with."""
         return StartpointList(app=self.inputs.app, startpoints=tuple(self.book.states(done=True)))
 
     # -- for the coordinator: only one thread at a time uses these
     def fan_out(self) -> list[TaskName]:
-        """Turn written startpoints into orders; return the tasks with new orders."""
         found = self.book.fan_out(lambda present: fan_out(present, self._partitions, self._clock.now_ms()))
         app = self.inputs.app
         for state in (*found.kept, *found.ordered):
@@ -169,14 +164,12 @@ class StartpointService:
         return sorted({TaskName.parse(state.task) for state in new if state.task is not None})
 
     def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
-        """Return the orders that these generations of tasks have to apply."""
         if not tasks:
             return {}
         found = self.book.grant({str(task): generation for task, generation in tasks.items()})
         return {TaskName.parse(task): orders for task, orders in found.items()}
 
     def note(self, task: str, outcomes: Sequence[Outcome]) -> None:
-        """Record the outcome of a task's orders."""
         for outcome in outcomes:
             order = outcome.order
             where = f"{order.stream}[{order.partition}]"
@@ -196,7 +189,6 @@ class StartpointService:
         return self.inputs.named(name)
 
     def _places(self, target: StartpointTarget) -> list[_InputPlace]:
-        """Return the partitions and tasks of a request. Raises ``UsageError`` if there are none."""
         inputs = self.inputs.named(target.input)
         most = max(one.partitions for one in inputs)
         if target.partition is not None and not 0 <= target.partition < most:

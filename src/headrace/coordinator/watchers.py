@@ -55,15 +55,12 @@ class Watcher:
     hearer: Hearer | None = None
 
     def watching(self) -> PagesStatus:
-        """Return how many browsers watch."""
         return PagesStatus()
 
     def threads(self, run: WatchedRun) -> Sequence[WorkerThread]:
-        """Return the threads that run beside the app."""
         return ()
 
     def greeting(self, url: str, token: str) -> str:
-        """Return a line for the user who has started the app, or an empty one."""
         return ""
 
     def end(self, ending: AppStatus) -> None:
@@ -71,7 +68,6 @@ class Watcher:
 
 
 def watchers_of(plan: Plan, token: str) -> list[Watcher]:
-    """Return the watchers that Headrace brings, in the order of their names."""
     makers = [cast("Callable[[Plan, str], Watcher]", loaded(maker)) for _, maker in sorted(own_points(GROUP).items())]
     return [maker(plan, token) for maker in makers]
 
@@ -82,5 +78,4 @@ def pages_of(watchers: Iterable[Watcher]) -> Watcher:
 
 
 def hearer_of(watchers: Iterable[Watcher]) -> Hearer | None:
-    """Return what wants to hear heartbeats."""
     return next((one.hearer for one in watchers if one.hearer is not None), None)

@@ -64,7 +64,6 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 def called_by(function: Callable[..., object]) -> Callable[..., object]:
-    """Return what a call of ``function`` runs: the function of a partial one, the method of an instance."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) or isinstance(function, type) else type(function).__call__

@@ -60,7 +60,6 @@ class ManualClock(Clock):
         self.set_back(ms)
 
     def advance(self, ms: int) -> None:
-        """Move time forward."""
         if ms < 0:
             raise ValueError("time doesn't go back")
         self._now_ms += ms
@@ -100,7 +99,6 @@ def to_ms(
 
 
 def _with_unit(number: float) -> str:
-    """What to write instead of a bare number."""
     if number != int(number):
         return f'write milliseconds, as in "{round(number * 1000)}ms" for {number} seconds, or a timedelta'
     return f'write "{int(number)}s" for seconds, "{int(number)}ms" for milliseconds, or a timedelta'
@@ -149,7 +147,6 @@ def parse_moment(text: str) -> tuple[int, bool]:
 
 
 def check_past(ms: int, now_ms: int) -> int:
-    """Return a time that is not in the future; else raise ``UsageError``."""
     if ms > now_ms:
         raise UsageError(
             f"{utc_text(ms)} is in the future: now is {utc_text(now_ms)}",

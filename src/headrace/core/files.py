@@ -31,7 +31,6 @@ _OWNER, _FILE = 0o700, 0o666
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents; do nothing if it exists."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=_mode_in(one.parent), exist_ok=True)
@@ -54,13 +53,11 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that isn't there. It isn't durable yet."""
     with open(path, "wb", opener=open_private) as file:
         file.write(data)
 
 
 def _mode_in(folder: Path) -> int:
-    """The mode of a folder that is made in this one."""
     mode = folder.stat().st_mode
     return _OWNER if mode & _OTHERS else _OWNER | mode & _GROUP
 
@@ -117,7 +114,6 @@ def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
     sync_file(folder)
 
 
@@ -205,7 +201,6 @@ FULL = "Too many open files"
 
 
 def hint() -> str:
-    """Return what to do about it."""
     return (
         f"the process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files open: raise ulimit -n "
         "(LimitNOFILE= of systemd, or the container's ulimits), or share the tasks among more containers"
@@ -246,7 +241,6 @@ class Bell:
         self._rung = self._closed = False
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for."""
         return self._reader
 
     def ring(self) -> None:
@@ -256,13 +250,11 @@ class Bell:
             os.write(self._writer, b"\0")
 
     def clear(self) -> None:
-        """Make the descriptor unreadable until it rings again."""
         if self._rung:
             os.read(self._reader, 1)
             self._rung = False
 
     def close(self) -> None:
-        """Release the descriptors. Called once."""
         self._closed = True
         os.close(self._reader)
         os.close(self._writer)

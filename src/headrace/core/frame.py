@@ -126,24 +126,20 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def kind_of(message: ControlMessage) -> Kind:
-    """Return the kind of frame that carries this control message."""
     return _KIND[type(message)]
 
 
 def encode(header: Header, body: Bytes = b"") -> bytes:
-    """Return a frame as bytes."""
     return HEADER.pack(header.kind, header.producer, header.generation, header.version, header.seq) + bytes(body)
 
 
 def encode_control(header: Header, message: ControlMessage) -> bytes:
-    """Return a control frame as bytes. The header's kind must be the message's."""
     if header.kind is not _KIND[type(message)]:
         raise ValueError(f"a {type(message).__name__} doesn't belong in a frame of kind {header.kind.name}")
     return encode(header, _ENCODER.encode(message))
 
 
 def decode_header(data: Bytes) -> Header:
-    """Return the header of a frame. Raises ``FrameError`` if the bytes aren't a frame."""
     if len(data) < HEADER_SIZE:
         raise FrameError(f"a frame has at least {HEADER_SIZE} bytes, this one has {len(data)}")
     number, producer, generation, version, seq = HEADER.unpack_from(data)
@@ -158,12 +154,10 @@ def decode_header(data: Bytes) -> Header:
 
 
 def body_of(data: Bytes) -> memoryview:
-    """Return the body of a frame without copying it."""
     return memoryview(data)[HEADER_SIZE:]
 
 
 def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
-    """Return the control message in a body. Raises ``FrameError`` if it is unreadable or of an unknown format."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise FrameError(f"a frame of kind {kind.name} carries no control message")

@@ -63,7 +63,6 @@ class SSP(msgspec.Struct, frozen=True, order=True, cache_hash=True):
 
     @classmethod
     def of(cls, stream: str, partition: int) -> SSP:
-        """Return a partition of the stream ``system.name``."""
         return cls(StreamId.parse(stream), partition)
 
 
@@ -79,10 +78,8 @@ class TaskName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
 
     @classmethod
     def parse(cls, text: str) -> TaskName:
-        """Parse what ``str`` returns."""
         return cls(stage_of(text), int(text.rpartition("/")[2]))
 
 
 def stage_of(task: str) -> str:
-    """The stage of a task that is given as text."""
     return task.rpartition("/")[0]

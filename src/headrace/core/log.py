@@ -79,7 +79,6 @@ class Logger:
 
 
 def logger(name: str) -> Logger:
-    """The logger of a module; ``name`` is its ``__name__``."""
     return Logger(name)
 
 
@@ -100,7 +99,6 @@ class Throttle:
         return self._count(self._log.warning, message, by, fields)
 
     def info(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """As ``warning``, at level info."""
         return self._count(self._log.info, message, by, fields)
 
     def _count(self, write: Callable[..., None], message: str, by: int, fields: Mapping[str, Field]) -> bool:
@@ -188,7 +186,6 @@ def _level(of: logging.Logger) -> Level:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a record was given, other than its message."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
@@ -307,7 +304,6 @@ class RecentWarnings:
             log.warning(message, **self._fields, **fields, times=times if times > 1 else None)
 
     def latest(self) -> list[RecentWarning]:
-        """The warnings that are kept, the oldest first."""
         with self._lock:
             return list(self._kept.values())
 

@@ -317,7 +317,6 @@ class UserMetrics:
                 cell.buckets[bisect_left(cell.bounds, value)] += 1
 
     def cells(self) -> list[Cell]:
-        """All series."""
         with self._lock:
             return list(self._cells.values())
 

@@ -21,7 +21,6 @@ def plug_in(group: str, name: str) -> str | None:
 
 @cache
 def own_points(group: str) -> dict[str, str]:
-    """Return the entry points of Headrace's own distribution, by their names."""
     return {name: value for its_group, name, value in _own() if its_group == group and _is_there(value)}
 
 
@@ -38,7 +37,6 @@ def _own() -> tuple[tuple[str, str, str], ...]:
 
 
 def all_points(group: str) -> dict[str, str]:
-    """Return the entry points of all installed packages, by their names."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group) if _is_there(point.value)}
@@ -58,6 +56,5 @@ def _is_there(value: str) -> bool:
 
 
 def loaded(value: str) -> Any:
-    """Import what an entry point names."""
     module, _, attribute = value.partition(":")
     return getattr(import_module(module), attribute)

@@ -25,11 +25,9 @@ class SecretOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """The options of a mapping, in the order of their names."""
         return cls(tuple(sorted(options.items())))
 
     def reveal(self) -> dict[str, str]:
-        """Return the options with their values, for the library that needs them."""
         return dict(self.pairs)
 
     @override
@@ -51,7 +49,6 @@ def _without(secrets: Collection[str], message: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the value of an option is a secret."""
     return _SECRET.search(name) is not None
 
 
@@ -67,7 +64,6 @@ class SecretPlace:
     name: str
 
     def options(self) -> dict[str, str]:
-        """The place as JSON: what ``of`` makes the same one of."""
         return {self.kind: self.name}
 
     @classmethod
@@ -147,7 +143,6 @@ class SecretUrl:
 
     @property
     def scheme(self) -> str:
-        """The part before the first colon, in lower case."""
         return self.text.partition(":")[0].lower()
 
     @override

@@ -27,7 +27,6 @@ class WorkerThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread has started and hasn't ended."""
         return self._thread.is_alive()
 
     def start(self) -> None:

@@ -64,7 +64,6 @@ from headrace.task.scope import run
 
 # -- memory streams ----------------------------------------------------------------------------------
 def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
-    """The same app with every stream in a memory system."""
     streams = {
         id_: spec
         if id_ in graph.tables  # a remote table: its rows are in the user's service or database
@@ -505,7 +504,6 @@ class TestApp:
             )
 
     def _waiting_for(self) -> str | None:
-        """The calls that the app waits for, if any."""
         calls = (host.task.chain.held_by or host.publishing.calling for host in self._container.hosts)
         return next((waiting for waiting in calls if waiting), None)
 

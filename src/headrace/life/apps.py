@@ -74,17 +74,14 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def of(
         cls, own: SystemSpec, others: Iterable[SystemSpec], home: str, snapshots: SnapshotsPlace | None = None
     ) -> AppSystems:
-        """Those of an app on this home."""
         known = {spec.name: _known(spec, home) for spec in (*others, own)}
         return cls(format=FORMAT, own=own.name, systems=known, snapshots=snapshots)
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
         return msgspec.json.encode(self, order="deterministic")
 
     @classmethod
     def decode(cls, data: bytes, app: str) -> AppSystems:
-        """Read what ``encode`` wrote. Raises ``DataError``."""
         return decode_record(_DECODER, data, f"the record of the systems that app {app!r} uses", FORMAT)
 
     def after(self, before: AppSystems, app: str, *, whole: bool) -> AppSystems:
@@ -98,7 +95,6 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if whole else msgspec.structs.replace(self, systems=before.systems | self.systems)
 
     def check_own(self, before: AppSystems, app: str) -> None:
-        """Raise ``PlanError`` if the app's own streams were elsewhere before."""
         old, new = before.systems[before.own], self.systems[self.own]
         if before.own != self.own or not old.is_where(new):
             raise PlanError(
@@ -140,12 +136,10 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return spec
 
     def specs(self, home: Path) -> dict[str, SystemSpec]:
-        """Those that can be opened without the app's program."""
         found = {name: self.spec(name, home) for name in self.systems}
         return {name: spec for name, spec in found.items() if spec is not None}
 
     def record_systems(self, home: Path) -> dict[str, SystemSpec]:
-        """Those of them that keep streams of frames."""
         return {name: spec for name, spec in self.specs(home).items() if not keeps_rows(spec)}
 
 
@@ -192,7 +186,6 @@ NAMESPACE = "systems"
 
 
 def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None:
-    """Raise ``PlanError`` if the app's own streams were elsewhere at the start or savepoint of this timeline."""
     own, before = settings.internal_system(), recorded_systems(metadata, app, settings.timeline)
     if before is not None:
         AppSystems.of(own, (), settings.home).check_own(before, app)
@@ -207,7 +200,6 @@ def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None
 
 
 def check_snapshots(metadata: MetadataStore, plan: Plan) -> None:
-    """Raise ``PlanError`` if the app's snapshots were elsewhere at its last start in this timeline, if any."""
     app, settings = plan.graph.app, plan.graph.settings
     before = recorded_systems(metadata, app, settings.timeline)
     if before is not None:
@@ -233,7 +225,6 @@ def record_systems(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = 
 
 
 def recorded_systems(metadata: MetadataStore, app: str, timeline: int) -> AppSystems | None:
-    """Return the systems that an app used in a timeline; None if it has never run there."""
     entry = metadata.get(NAMESPACE, folder_name(app, timeline))
     return None if entry is None else AppSystems.decode(entry.value, app)
 
@@ -250,7 +241,6 @@ def _recorded_as(place: ObjectPlace | None) -> SnapshotsPlace | None:
 
 
 def latest_systems(metadata: MetadataStore, app: str) -> AppSystems | None:
-    """Return the systems of an app's last run; None if it has never run."""
     current = recorded_systems(metadata, app, current_timeline(metadata, app))
     return current or next((systems for known, systems in all_systems(metadata) if known == app), None)
 
@@ -266,7 +256,6 @@ def all_systems(metadata: MetadataStore) -> Iterator[tuple[str, AppSystems]]:
 
 
 def forget_systems(metadata: MetadataStore, app: str, timeline: int) -> None:
-    """Forget the systems that an app used in a timeline that is deleted."""
     update(metadata, NAMESPACE, folder_name(app, timeline), lambda data: None)
 
 

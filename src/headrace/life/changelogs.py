@@ -79,7 +79,6 @@ class Changelogs:
         """The error of a system that doesn't answer, so that readers of many changelogs needn't wait for each."""
 
     def ssp(self, task: TaskName) -> SSP:
-        """The changelog partition of a task."""
         return SSP(StreamId(self.system.name, changelog_name(self._app, task.stage, self._timeline)), task.number)
 
     def known(self, system: str) -> tuple[SystemSpec, Admin] | None:
@@ -88,7 +87,6 @@ class Changelogs:
         return None if spec is None else (spec, self._connections.admin(spec))
 
     def read(self, task: TaskName, extent: Extent) -> Reading:
-        """Read a task's changelog."""
         folders = state_folders_at(self._home, self._app, task, self._timeline)
         ssp = self.ssp(task)
         for snapshot in reversed(Snapshot.all(folders.snapshots)):
@@ -102,7 +100,6 @@ class Changelogs:
         return found
 
     def last_commits(self, tasks: Iterable[TaskName]) -> dict[TaskName, ReadCommit]:
-        """Return the last commit that counts of each of these tasks, if it has one."""
         found: dict[TaskName, ReadCommit] = {}
         for task in tasks:
             name = self.ssp(task).stream.name
@@ -191,7 +188,6 @@ def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: i
 def last_commits(
     metadata: MetadataStore, home: Path, app: str, timeline: int, tasks: Iterable[TaskName]
 ) -> dict[TaskName, ReadCommit]:
-    """Return the last commit that counts of each of these tasks in this timeline, if it has one."""
     with opened_changelogs(metadata, home, app, timeline) as changelogs:
         return {} if changelogs is None else changelogs.last_commits(tasks)
 
@@ -201,7 +197,6 @@ _DELETED_AT_ONCE = 500
 
 
 def stored_snapshots(store: ObjectStore, app: str, task: TaskName, timeline: int) -> list[Manifest]:
-    """The complete snapshots of a task, oldest first."""
     folder = remote_folder(app, task, timeline)
     listing = {name.removeprefix(folder): size for name, size in store.list(folder).items()}
     complete = []
@@ -438,7 +433,6 @@ def committed_in(home: Path, metadata: MetadataStore, app: str) -> LastCommits:
 
 
 def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> InputPosition | None:
-    """What a commit says of a partition of an input."""
     inputs = () if checkpoint is None else checkpoint.inputs
     return next((at for at in inputs if (at.stream, at.partition) == (one.kept_as, partition)), None)
 
@@ -449,7 +443,6 @@ FILE, CONTENTS = "memo", "remembered"
 
 
 def with_memos(metadata: MetadataStore, graph: Graph) -> Graph:
-    """The graph, whose systems know what the app remembers."""
     known = {id_: entry.value.decode() for id_, entry in metadata.scan(_namespace(graph.app)).items()}
     streams = dict(graph.streams)
     for id_, spec in streams.items():

@@ -64,11 +64,9 @@ class Shelf:
         self._app = app
 
     def names(self) -> list[str]:
-        """Return the names of the finished savepoints."""
         return sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{FILE}"))
 
     def path(self, name: str) -> Path:
-        """Return the folder of a savepoint. Raises ``UsageError`` if it doesn't exist."""
         check_id("the name of a savepoint", name)
         path = self.folder / name
         if not (path / FILE).exists():
@@ -82,11 +80,9 @@ class Shelf:
         return path
 
     def manifest(self, name: str) -> Manifest:
-        """Read a savepoint's manifest."""
         return read_manifest(self.path(name))
 
     def check_free(self, name: str) -> None:
-        """Raise ``UsageError`` if a savepoint of this name exists."""
         check_id("the name of a savepoint", name)
         if (self.folder / name).exists():
             raise UsageError(
@@ -152,7 +148,6 @@ def locked(folder: Path, what: str) -> Iterator[None]:
 
 # -- manifests ----------------------------------------------------------------------------------------------
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the savepoint in a folder."""
     path = folder / FILE
     try:
         data = path.read_bytes()
@@ -167,7 +162,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest, as the last file of a savepoint."""
     write_private(folder / FILE, manifest.encode())
 
 
@@ -183,7 +177,6 @@ def copies(folder: Path, tasks: list[TaskName]) -> tuple[TaskCopy, ...]:
 
 
 def kept_commit(folder: Path, task: TaskName) -> KeptCommit:
-    """Return the commit of a task in a savepoint."""
     path = folder / task_folder(task) / COMMIT_FILE
     try:
         return KeptCommit.decode(path.read_bytes())
@@ -272,7 +265,6 @@ ARCHIVE = ".tar"
 
 
 def export(shelf: Shelf, name: str, target: Path, progress: Progress) -> Manifest:
-    """Copy a savepoint to a new folder, or into a new file if the name ends with ``.tar``."""
     folder, manifest = shelf.path(name), shelf.manifest(name)
     if target.exists():
         raise UsageError(f"{target} exists already", hint="give the name of a new folder, or of a new .tar file")
@@ -371,7 +363,6 @@ _DECODER = msgspec.json.Decoder(_Founding)
 
 
 def encode_founding(founding: Founding, stage: str) -> bytes:
-    """How a task begins, as JSON."""
     return msgspec.json.encode(
         _Founding(
             record=founding.record,
@@ -388,7 +379,6 @@ def encode_founding(founding: Founding, stage: str) -> bytes:
 
 
 def decode_founding(data: bytes, folder: Path) -> Founding:
-    """Read what ``encode_founding`` wrote; ``folder`` is that of the timeline. Raises ``DataError``."""
     try:
         found = msgspec.json.decode(data, type=_Format).format
         if found != FORMAT:
@@ -426,7 +416,6 @@ def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
 
 
 def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None:
-    """Write how each task begins."""
     make_private_folder(draft / _TASKS)
     for task, founding in foundings.items():
         write_private(draft / _TASKS / f"{task_folder(task)}.json", encode_founding(founding, task.stage))

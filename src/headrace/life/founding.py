@@ -282,7 +282,6 @@ def version_of(savepoint_version: int, latest: Iterable[CommitRecord], before: i
 
 
 def foundings(restored: Restored) -> dict[TaskName, Founding]:
-    """Return how each task of the new timeline begins."""
     return {
         TaskName(name, number): _founding(restored, record, TaskName(name, number))
         for name, record in restored.inventory.stages.items()
@@ -305,7 +304,6 @@ def _founding(restored: Restored, record: StageRecord, task: TaskName) -> Foundi
 
 
 def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[TaskName]:
-    """Return the tasks whose state this task takes over, completely or in part."""
     # A task without a partition reads nothing, and ends when its outbox is empty.
     if record.stage not in restored.rescaled or task.number >= record.active:
         return [task] if task in restored.kept else []
@@ -313,7 +311,6 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
 
 
 def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset | None]:
-    """Return the former positions in the task's sources; None for sources that had ended."""
     latest, kept = restored.latest.get(task), restored.kept.get(task)
     records = [record for record in (kept, latest) if record is not None]
     until = {
@@ -462,12 +459,10 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def name(self) -> TaskName:
-        """Its name."""
         return TaskName.parse(self.task)
 
     @property
     def size(self) -> int:
-        """The size of its files, in bytes."""
         return sum(file.size for file in self.files.values())
 
 
@@ -493,21 +488,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def inventory(self) -> Inventory:
-        """The app's inventory, with its names."""
         return Inventory({record.stage: record for record in self.stages}, frozenset(self.gone))
 
     @property
     def size(self) -> int:
-        """The size of all files, in bytes."""
         return sum(task.size for task in self.tasks)
 
     def encode(self) -> bytes:
-        """Return the manifest as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Manifest:
-        """Read what ``encode`` wrote. Raises ``DataError``, which says ``where`` it was read."""
         try:
             found = msgspec.json.decode(data, type=_Format).format
             if found != FORMAT:

@@ -44,12 +44,10 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     start: str
 
     def readers(self, partition: int) -> tuple[str, ...]:
-        """Return the tasks that read a partition."""
         numbers = (partition,) if self.tasks is None else self.tasks
         return tuple(str(TaskName(self.stage, number)) for number in numbers)
 
     def ssp(self, partition: int) -> SSP:
-        """Return a partition of the input."""
         return SSP(StreamId.parse(self.stream), partition)
 
 
@@ -86,7 +84,6 @@ class AppInputs:
 
     @property
     def partitions(self) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return the tasks that read each partition, by the name under which they keep their positions."""
         found: dict[tuple[str, int], tuple[str, ...]] = {}
         for one in self.inputs:
             for partition in range(one.partitions):
@@ -124,12 +121,10 @@ class AppInputs:
         )
 
     def system(self, one: AppInput) -> SystemSpec | None:
-        """The system that holds an input; None if it isn't known here."""
         return self.systems.get(StreamId.parse(one.stream).system)
 
 
 def inputs_of(plan: Plan) -> AppInputs:
-    """Return the app's inputs in this plan."""
     records = {stage.name: _record(plan, stage) for stage in plan.stages}
     sources = [spec for spec in plan.graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
     return replace(

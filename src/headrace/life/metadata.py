@@ -499,7 +499,6 @@ class Generations:
         )
 
     def latest(self) -> dict[TaskName, int]:
-        """Return the latest generation of every task that has one."""
         entries = self._store.scan(self._namespace)
         return {TaskName.parse(key): self._read(key, entry) for key, entry in entries.items()}
 
@@ -561,7 +560,6 @@ class Places:
         }
 
     def read_standbys(self) -> dict[TaskName, list[str]]:
-        """Return the hosts of standbys, of each task that has any."""
         return {
             TaskName(stage, number): hosts
             for stage, record in self._records()
@@ -570,7 +568,6 @@ class Places:
         }
 
     def note(self, hosts: Mapping[TaskName, str], standbys: Mapping[TaskName, Sequence[str]] | None = None) -> None:
-        """Note that these tasks are on these hosts now, and their standbys on those."""
         copies = standbys or {}
         for stage in sorted({task.stage for task in (*hosts, *copies)}):
             on = {task.number: host for task, host in hosts.items() if task.stage == stage}

@@ -77,7 +77,6 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def key(self) -> StartpointKey:
-        """What it is for."""
         return StartpointKey(self.stream, self.partition, self.task)
 
     @property
@@ -167,7 +166,6 @@ class StartpointBook:
         return {state.key: state for state in ended}
 
     def read(self, key: StartpointKey) -> Startpoint | None:
-        """Return the startpoint that waits under this key, or that its task still has to apply."""
         for name in (_written(key), *([] if key.task is None else [_ordered(key)])):
             entry = self._store.get(self._namespace, name)
             if entry is not None:
@@ -192,7 +190,6 @@ class StartpointBook:
         return gone
 
     def unfinished(self) -> UnfinishedStartpoints:
-        """Return what is written and ordered, as of one moment."""
         return self._present(self._unfinished())
 
     def states(self, *, done: bool = False) -> list[StartpointState]:
@@ -271,7 +268,6 @@ class StartpointBook:
             )
 
     def _unfinished(self) -> dict[str, Entry]:
-        """Everything that isn't done with, as of one moment."""
         entries = self._store.scan(self._namespace)
         return {name: entry for name, entry in entries.items() if name.startswith((_WRITTEN, _ORDERED))}
 
@@ -286,7 +282,6 @@ class StartpointBook:
         return {name: self._read(name, entry) for name, entry in entries.items()}
 
     def _closing(self, ended: Iterable[StartpointState]) -> list[Change]:
-        """The changes that keep these with what is done with, and drop the oldest of those."""
         new = {_done(state.startpoint.id, state.task): state for state in ended}
         if not new:
             return []
@@ -332,7 +327,6 @@ class _Orders:
     done: list[StartpointState] = field(default_factory=list)
 
     def give(self, task: str, point: StartpointState) -> None:
-        """Give a task this order, in place of its former one for the partition."""
         key = StartpointKey(point.stream, point.partition, task)
         if (old := self.new.get(key) or self.before.get(key)) is not None:
             self.done.append(msgspec.structs.replace(old, state="replaced", at_ms=self.now_ms))

@@ -71,12 +71,10 @@ class Timelines:
 
     @property
     def current(self) -> int:
-        """The number of the timeline in which the app runs."""
         return self._record.current
 
     @property
     def next(self) -> int:
-        """The number of the next timeline."""
         return self._record.highest + 1
 
     @property
@@ -86,7 +84,6 @@ class Timelines:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of all timelines that haven't been deleted, perhaps with the first one."""
         found = {one.number for one in self.all}
         if FIRST_TIMELINE in (self.current, *(one.before for one in self.all)):
             found.add(FIRST_TIMELINE)
@@ -104,12 +101,10 @@ class Timelines:
 
     @property
     def silent(self) -> bool:
-        """Whether the current timeline writes no outputs yet."""
         timeline = self.get(self.current)
         return timeline is not None and timeline.outputs == "silent" and not timeline.spoken
 
     def speak(self) -> None:
-        """Note that the current timeline writes its outputs from now on."""
         changed = (msgspec.structs.replace(one, spoken=True) if one.number == self.current else one for one in self.all)
         self._write(msgspec.structs.replace(self._record, timelines=tuple(changed)))
 
@@ -131,7 +126,6 @@ class Timelines:
         return found
 
     def forget(self, number: int) -> None:
-        """Forget a timeline that isn't current."""
         if number == self.current:
             raise UsageError(
                 f"timeline {number} of app {self._app!r} is the current one", hint="only older ones can be deleted"

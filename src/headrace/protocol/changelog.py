@@ -73,7 +73,6 @@ class Changelog:
         self._own_generation = generation
 
     def take(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
-        """Take the next record, and say what to do with it."""
         if header.producer != self._producer:
             raise ProtocolError(
                 f"the changelog record at offset {offset} is from producer {header.producer}, "
@@ -107,7 +106,6 @@ class Changelog:
         return self.generation > self._own_generation or self.second_writer is not None
 
     def stop_reason(self, task: TaskName) -> HeadraceError:
-        """Return the error with the reason why the owner stops."""
         own = self._own_generation
         if self.second_writer is not None:
             return ProtocolError(

@@ -100,7 +100,6 @@ class FrameJudge:
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None
     ) -> Verdict | Forget:
-        """Judge the frame at ``offset``; ``after`` is the offset of the next one."""
         partition = self._inputs[ssp]
         parent = partition.parents.get(header.producer)
         if parent is None:
@@ -148,7 +147,6 @@ class FrameJudge:
                 parent.label = label
 
     def commit(self, version: int) -> None:
-        """Note that the task has committed ``version``."""
         self.version = version
         for parent in self._parents:
             parent.done, parent.label = 0, -1
@@ -188,7 +186,6 @@ class FrameJudge:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether no upstream task is set aside."""
         return len(self._awaited) == len(self._parents)
 
     @property
@@ -212,11 +209,9 @@ class FrameJudge:
         return min((label for parent, label in firsts if not parent.holds(label)), default=None)
 
     def late(self) -> list[tuple[SSP, int]]:
-        """Return the (input partition, producer) pairs that are awaited and have not closed the next version yet."""
         return [(p.partition.ssp, p.producer) for p in self._awaited if p.closed <= self.version]
 
     def waiting_for(self) -> list[tuple[SSP, int]]:
-        """Return the (input partition, producer) pairs that have not closed the next version yet."""
         return [(p.partition.ssp, p.producer) for p in self._parents if p.closed <= self.version]
 
     def early(self) -> dict[SSP, Offset]:
@@ -229,7 +224,6 @@ class FrameJudge:
         return found
 
     def positions(self) -> tuple[tuple[SSP, Offset | None], ...]:
-        """Return the next offset to receive of each input partition; None means the oldest frame."""
         return tuple((ssp, partition.position) for ssp, partition in self._inputs.items())
 
     # -- durable form ----------------------------------------------------------------------------------
@@ -288,7 +282,6 @@ class FrameJudge:
 
     # -- guards ----------------------------------------------------------------------------------------
     def always(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Hold for every frame: the last row of a kind."""
         return True
 
     def duplicate(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
@@ -300,7 +293,6 @@ class FrameJudge:
         return header.seq > parent.limit_of(header.generation)
 
     def overtakes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether the restore says that more frames were committed than have arrived."""
         restore = _restore(control)
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
@@ -319,20 +311,16 @@ class FrameJudge:
         return header.version != UNVERSIONED and (header.generation > parent.generation or header.seq != parent.seq + 1)
 
     def unannounced(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether a new generation doesn't start with its restore frame."""
         return header.generation > parent.generation
 
     def gap(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether the frame isn't the next one in turn."""
         return header.seq != parent.seq + 1
 
     def timely(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether the frame's label is the version in progress or an older one, of an upstream task that is awaited."""
         return header.version <= self.threshold and parent.aside is None
 
     # -- actions ---------------------------------------------------------------------------------------
     def drop(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Ignore the frame."""
         return Verdict.DROP
 
     def refuse_gap(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
@@ -393,7 +381,6 @@ class FrameJudge:
     def take_checkpoint(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict:
-        """Close the version that the upstream task has committed."""
         if not isinstance(control, Checkpoint):
             raise ProtocolError(f"{parent}: the CHECKPOINT frame at offset {offset} came without its message")
         parent.seq = header.seq
@@ -413,7 +400,6 @@ class FrameJudge:
         return Verdict.PROCESS
 
     def buffer(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Keep the frame until its version is in progress."""
         if parent.buffered and parent.buffered[-1].label > header.version:
             self._refuse_falling_label(parent, header, offset)
         parent.seq = header.seq
@@ -480,6 +466,5 @@ Action = Callable[[Parent, Header, ControlMessage | None, Offset], Verdict | For
 
 
 def _compile(judge: FrameJudge, rules: Iterable[Rule]) -> dict[Kind, tuple[tuple[Guard, Action], ...]]:
-    """Return the rows for each kind of frame, with the names of methods replaced by the methods."""
     rows = [(rule.kinds, getattr(judge, rule.when), getattr(judge, rule.then)) for rule in rules]
     return {kind: tuple((when, then) for kinds, when, then in rows if kind in kinds) for kind in Kind}

@@ -53,13 +53,11 @@ class FrameStamper:
         """The seqs in what the task doesn't write any more: it goes on from there if it writes it again."""
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
-        """Return the header of the next frame to a partition."""
         seqs = self._seqs[stream]
         seqs[partition] = seq = seqs[partition] + 1
         return Header(kind, self.producer, self.generation, self.label if self._barriers else UNVERSIONED, seq)
 
     def restores(self, version: int, next_version: int) -> tuple[ControlFrame, ...]:
-        """Return the restore frames of a generation that starts from the commit of ``version``."""
         version, next_version = (version, next_version) if self._barriers else (UNVERSIONED, UNVERSIONED)
         frames = []
         for stream, partition, covered in self._partitions():
@@ -85,7 +83,6 @@ class FrameStamper:
         )
 
     def save(self) -> tuple[OutputSeq, ...]:
-        """Return the seq of the last frame to each output partition."""
         generation = self.generation
         written = (
             OutputSeq(stream=str(stream), partition=partition, seq=seq, generation=generation)

@@ -277,7 +277,6 @@ class Parent:
         self.limit = self.limit_of(self.generation)
 
     def holds(self, label: int) -> bool:
-        """Return whether buffered frames of ``label`` must wait until the upstream task has committed them."""
         return self.aside is not None and label > self.closed
 
     @override
@@ -286,7 +285,6 @@ class Parent:
 
     @property
     def last(self) -> str:
-        """The identity of the last frame taken, for messages."""
         return f"({self.generation}, #{self.seq})"
 
 

@@ -74,11 +74,9 @@ class TaskOrders:
         self._applied: dict[tuple[str, int], str] = {}
 
     def begin(self, orders: Iterable[Order]) -> None:
-        """Take the orders that were granted with a generation."""
         self.due, self.covered = tuple(orders), ()
 
     def adopt(self, record: CommitRecord | None) -> None:
-        """Set aside the orders that the last commit covers."""
         sources = record.sources if record is not None else ()
         self._applied = {(entry.stream, entry.partition): entry.startpoint for entry in sources if entry.startpoint}
         granted = self.due
@@ -92,11 +90,9 @@ class TaskOrders:
         return tuple(msgspec.structs.replace(entry, startpoint=id_) if id_ else entry for entry, id_ in applied)
 
     def committed(self) -> None:
-        """Note that a commit counts, which covers the applied orders."""
         self.covered, self.due = (*self.covered, *self.due), ()
 
     def released(self) -> None:
-        """Note that the coordinator knows which orders are covered."""
         self.covered = ()
 
     def _covers(self, order: Order) -> bool:
@@ -165,7 +161,6 @@ class TableMethods:
 
     # -- instructions -------------------------------------------------------------------------------------
     def take_generation(self) -> Instruction:
-        """Start over with a new generation."""
         return instructions.TakeGeneration()
 
     def append_abort(self) -> Instruction:
@@ -178,11 +173,9 @@ class TableMethods:
         return instructions.ReadChangelog(self._read_from, self._read_to)
 
     def resume(self) -> Instruction:
-        """Restore the host's part of the last commit."""
         return instructions.Resume(self._changelog.record, self._judge.positions(), self._orders.due)
 
     def found(self) -> Instruction:
-        """Take over the savepoint's state as the first commit."""
         return instructions.Found()
 
     def send_restores(self) -> Instruction:
@@ -199,11 +192,9 @@ class TableMethods:
         return instructions.ScanAhead(self._judge.positions())
 
     def feed(self) -> Instruction:
-        """Process the buffered frames of the lowest label."""
         return instructions.Feed(self._feeding, self._judge.held(self._feeding))
 
     def finish(self) -> Instruction:
-        """Fire open windows and send end-of-stream."""
         return instructions.Finish()
 
     def flush_outputs(self) -> Instruction:
@@ -211,7 +202,6 @@ class TableMethods:
         return instructions.FlushOutputs()
 
     def append_changes(self) -> Instruction:
-        """Append the changes before the commit that makes them count."""
         return instructions.AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
@@ -226,7 +216,6 @@ class TableMethods:
         return instructions.WriteLocal(local)
 
     def send_checkpoints(self) -> Instruction:
-        """Announce the commit downstream, now that it is known to count."""
         return instructions.SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
@@ -242,7 +231,6 @@ class TableMethods:
         return instructions.ReleaseOrders(self._orders.covered)
 
     def keep(self) -> Instruction:
-        """Keep the state of the cut, which the local database holds regardless of later frames."""
         return instructions.Keep(self.version)
 
     def end(self) -> Instruction:
@@ -255,31 +243,24 @@ class TableMethods:
 
     # -- guards -------------------------------------------------------------------------------------------
     def always(self) -> bool:
-        """Hold always: the last alternative."""
         return True
 
     def fenced(self) -> bool:
-        """Whether the changelog shows a newer generation, or a second writer with this task's generation."""
         return self._changelog.replaced
 
     def ended(self) -> bool:
-        """Whether the last commit was the final one."""
         return self._next_version == END_VERSION
 
     def founding(self) -> bool:
-        """Whether the task still has to take over a savepoint's state, or is committing it."""
         return self._founding
 
     def keep_due(self) -> bool:
-        """Whether the last commit is the cut, contains all that belongs to it, and the host hasn't kept it yet."""
         return self.version == self._cadence.cut and not self.cut_kept and self.whole
 
     def covered(self) -> bool:
-        """Whether a commit covers startpoints that the coordinator still has."""
         return bool(self._orders.covered)
 
     def restart_due(self) -> bool:
-        """Whether the task must start over after a commit."""
         return self._restart_soon
 
     def buffer_due(self) -> bool:
@@ -344,12 +325,10 @@ class TableMethods:
         """Do nothing."""
 
     def decide_feed(self) -> None:
-        """Choose the lowest buffered label."""
         lowest = self._judge.lowest_buffered
         self._feeding = -1 if lowest is None else lowest
 
     def decide_command(self) -> None:
-        """Choose the closed version M to commit."""
         closed = self._closed_through
         self._commit_version, self._next_version = closed, closed + 1
 
@@ -365,7 +344,6 @@ class TableMethods:
         self._next_version = END_VERSION
 
     def fed(self) -> None:
-        """Note that the buffered frames were processed."""
         self._judge.feed(self._feeding)
 
     def finished(self) -> None:
@@ -373,7 +351,6 @@ class TableMethods:
         self.end_of_stream_sent = True
 
     def adopt_record(self) -> None:
-        """Reset the machine to the last commit that counts."""
         self._read_from = self._read_to
         if self.fenced():
             return
@@ -417,19 +394,15 @@ class TableMethods:
             self._adopt(self._changelog.record)
 
     def resumed(self) -> None:
-        """Note that the host has its part of the last commit."""
         self._founding = False
 
     def kept(self) -> None:
-        """Note that the host has kept the state of the cut."""
         self._kept = self._cadence.cut  # the version of a task that has ended is lower
 
     def released(self) -> None:
-        """Note that the coordinator knows the covered startpoints."""
         self._orders.released()
 
     def committed(self) -> None:
-        """Start the next version."""
         self._orders.committed()
         self.version = self._commit_version
         self.label = self._stamper.label = self._next_version
@@ -556,7 +529,6 @@ class ProtocolMachine(TableMethods):
         self._enter(step)
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
-        """Take a restore frame that ``ScanAhead`` found."""
         self._expect("learn", Phase.SCANNING)
         self._judge.learn(ssp, header, restore)
 
@@ -591,7 +563,6 @@ class ProtocolMachine(TableMethods):
         return aside
 
     def inputs_ended(self) -> None:
-        """Note that every source has ended and every end-of-stream has been processed."""
         self._inputs_ended = self._woken = True
 
     def abandon(self) -> None:
@@ -611,7 +582,6 @@ class ProtocolMachine(TableMethods):
     # -- queries ------------------------------------------------------------------------------------------
     @property
     def due(self) -> bool:
-        """Whether there may be an instruction to perform."""
         return self._woken or self._judge.due or self.phase is not Phase.RUNNING
 
     def next_step(self) -> Instruction | None:
@@ -629,7 +599,6 @@ class ProtocolMachine(TableMethods):
         return self._current
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind = Kind.USER) -> Header:
-        """Return the header of an outgoing user, watermark or end-of-stream frame."""
         self._expect("stamp", Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.FLUSHING)
         return self._stamper.stamp(stream, partition, kind)
 
@@ -668,7 +637,6 @@ class ProtocolMachine(TableMethods):
 
     @property
     def record(self) -> CommitRecord | None:
-        """The record of that commit."""
         return self._changelog.record
 
     @property
@@ -678,19 +646,15 @@ class ProtocolMachine(TableMethods):
 
     @property
     def lagging(self) -> bool:
-        """Whether upstream tasks are late with a version that others have closed."""
         return self.phase is Phase.RUNNING and self._judge.lagging
 
     def late(self) -> list[tuple[SSP, int]]:
-        """Return the (input partition, producer) pairs that the next commit waits for, of those not set aside."""
         return self._judge.late()
 
     def waiting_for(self) -> list[tuple[SSP, int]]:
-        """Return the (input partition, producer) pairs that haven't closed the next version, set aside or not."""
         return self._judge.waiting_for()
 
     def early(self) -> dict[SSP, Offset]:
-        """Return the first buffered offset of each input partition; tasks that are set aside don't count."""
         return self._judge.early()
 
     def _own(self, method: Callable[[Any], _Result]) -> Callable[[], _Result]:

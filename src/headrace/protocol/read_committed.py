@@ -105,7 +105,6 @@ class ReadCommitted(Generic[T]):
 
     @property
     def held(self) -> int:
-        """The number of frames that wait for their commit."""
         return sum(len(producer.held) for producer in self._producers.values())
 
     @property
@@ -119,7 +118,6 @@ class ReadCommitted(Generic[T]):
         return any(each is not None and (offset is None or each < offset) for each in first)
 
     def position(self) -> ReaderPosition:
-        """Return the position to save together with everything released so far."""
         first = (producer.first for producer in self._producers.values())
         offset = min((each for each in first if each is not None), default=self._after)
         covered = [_covered(number, producer) for number, producer in self._producers.items()]
@@ -209,7 +207,6 @@ class ReadCommitted(Generic[T]):
 
 
 def _take_held(producer: Producer[T], generation: int, seq: int) -> list[HeldFrame[T]]:
-    """Take out all held frames, and return those of this generation or a newer one, up to ``seq``."""
     held = [each for each in producer.held if each.header.generation >= generation and each.header.seq <= seq]
     producer.held.clear()
     return held

@@ -126,12 +126,10 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
     plain_before: Offset | UnsetType = UNSET
 
     def encode(self) -> bytes:
-        """Return the position as JSON."""
         return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
-        """Read what ``encode`` wrote. Raises ``FrameError``."""
         return _decoded("reader position", _READER_DECODER, data, READER_FORMAT)
 
 
@@ -199,7 +197,6 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
         since_ms: int | UnsetType = UNSET,
         detour: Detour | UnsetType = UNSET,
     ) -> Self:
-        """Make the entry of a partition that is at an offset, at a reader's position, or back from a detour."""
         stream, partition = str(ssp.stream), ssp.partition
         if isinstance(position, Offset):
             return cls(stream=stream, partition=partition, offset=position, since_ms=since_ms, detour=detour)
@@ -239,7 +236,6 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether this was the task's final commit."""
         return self.next_version == END_VERSION
 
 
@@ -271,7 +267,6 @@ class LocalCheckpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: Bytes) -> LocalCheckpoint:
-        """Read what ``encode`` wrote. Raises ``FrameError``."""
         if len(data) != _LOCAL.size:
             raise FrameError(f"a local checkpoint has {_LOCAL.size} bytes, this one has {len(data)}")
         number, offset, generation, version = _LOCAL.unpack(data)
@@ -292,7 +287,6 @@ class Change(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: Bytes) -> Change:
-        """Read what ``encode`` wrote, without copying the change. Raises ``FrameError``."""
         view = memoryview(data)
         if len(view) < _CHANGE_HEAD.size:
             raise FrameError(f"a change has at least {_CHANGE_HEAD.size} bytes, this one has {len(view)}")
@@ -315,17 +309,14 @@ _READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:
-    """Return the body of a commit or abort frame: JSON."""
     return _ENCODER.encode(record)
 
 
 def decode_commit(body: Bytes) -> CommitRecord:
-    """Read a commit frame's body. Raises ``FrameError``."""
     return _decoded("commit record", _COMMIT_DECODER, body, COMMIT_FORMAT)
 
 
 def decode_abort(body: Bytes) -> AbortRecord:
-    """Read an abort frame's body. Raises ``FrameError``."""
     return _decoded("abort record", _ABORT_DECODER, body, ABORT_FORMAT)
 
 
@@ -370,12 +361,10 @@ class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     record: CommitRecord
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> KeptCommit:
-        """Read what ``encode`` wrote. Raises ``DataError``."""
         return decode_record(
             _DECODER,
             data,
