@@ -1,10 +1,7 @@
-"""The addresses of coordinators and of running deployments.
+"""The addresses of coordinators and of running deployments, by which commands find an app.
 
-Commands find an app by its address. A killed driver leaves its address behind, so readers check that the process
-exists and answers as that app.
-
-On one machine, a coordinator listens on loopback; on a cluster, where Spark's driver does. In a pod, or behind
-network address translation (NAT), the address that containers and commands call is another one.
+A killed driver leaves its address behind, so readers check that the process exists and answers as that app. In a pod,
+or behind network address translation (NAT), the address to call isn't the one on which the coordinator listens.
 """
 
 from __future__ import annotations
@@ -72,7 +69,6 @@ def _text(file: Path) -> str:
         return ""
 
 
-# -- address -----------------------------------------------------------------------------------------
 FORMAT = 2
 _PROBE_S = 2.0
 
@@ -150,7 +146,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return "gone" if here else "out of reach"
 
 
-# -- endpoint ----------------------------------------------------------------------------------------
 LOOPBACK = "127.0.0.1"
 LISTEN_VARIABLE = "HEADRACE_LISTEN"
 ADVERTISE_VARIABLE = "HEADRACE_ADVERTISE"

@@ -1,9 +1,8 @@
-"""Which container gets which tasks and standbys. Pure and deterministic.
+"""Which container gets which tasks and standbys (copies of a task's state on another host). Pure and deterministic.
 
-A standby is a copy of a task's state on another host. All tasks of a container have theirs on the same hosts,
-because Spark starts the replacement of a container as a whole: it finds all of them there, or none. They are dealt
-again when containers or tasks come or go. Orders go with the answers to heartbeats, so a keeper learns after a
-moment that it has to let go. A task that begins on its host waits for that moment.
+All tasks of a container have their standbys on the same hosts, because Spark starts the replacement of a container as
+a whole. Orders go with the answers to heartbeats, so a keeper learns after a moment that it has to let go; a task that
+begins on its host waits for that moment.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from itertools import product
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 
-# -- assignment --------------------------------------------------------------------------------------
 Seats = tuple[tuple[TaskName, ...], ...]
 """The tasks of each container."""
 
@@ -101,7 +99,6 @@ def _swapped(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str
     return tuple(tuple(task for _, task in present if dealt[task] == number) for number in range(len(seats)))
 
 
-# -- standbys ----------------------------------------------------------------------------------------
 _NOWHERE: Mapping[TaskName, Collection[str]] = {}
 
 

@@ -1,15 +1,12 @@
 """What the coordinator keeps beside the ledger: queries, slots and cuts. Pure and bounded.
 
-An ``Ask`` becomes one question for each container that has some of its tasks. A container gets its oldest unanswered
-question repeatedly until it answers. So a lost answer, or the replacement of a container, costs only time. The
-client stops waiting at its time limit; later answers are ignored.
+A container gets its oldest unanswered question repeatedly until it answers, so a lost answer, or the replacement of a
+container, costs only time. The client stops waiting at its time limit; later answers are ignored.
 
-Reports about slots arrive in heartbeats, and the answers carry orders. Orders belong to the generation whose reports
-they follow from; a task with another generation ignores them.
+Orders about slots belong to the generation whose reports they follow from; a task with another one ignores them.
 
-A savepoint needs a version that every task of the app commits exactly, and the state of each task at that version
-(``protocol.protocol``). Its creator chooses the version and a folder, and orders the same cut from every deployment
-of the app. Containers receive the order in answers to their heartbeats, and report their progress in heartbeats.
+A savepoint needs a version that every task of the app commits exactly (``protocol.protocol``). Its creator chooses
+the version and a folder, and orders the same cut from every deployment of the app.
 """
 
 from __future__ import annotations
@@ -138,7 +135,6 @@ class QueryBook:
         )
 
 
-# -- slot book ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SlottedInput:
     """An input of a stage whose partitions are slots: the slots in order, each with the task that reads it."""
@@ -181,7 +177,6 @@ class SlotBook:
         return found
 
 
-# -- cuts --------------------------------------------------------------------------------------------
 CutState = Literal["waiting", "kept", "missed", "over", "apart"]
 """*Over*: the task and its container have ended, and its state stays on its disk unchanged.
 

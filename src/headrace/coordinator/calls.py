@@ -1,8 +1,4 @@
-"""The calls to the coordinator: each is declared once, in ``CoordinatorCalls``.
-
-The client's method, the server's route and the OpenAPI document follow from the declaration. Only calls that other
-people's tools make are in the document.
-"""
+"""The calls to the coordinator. The client's method, the server's route and OpenAPI follow from the declaration."""
 
 from __future__ import annotations
 

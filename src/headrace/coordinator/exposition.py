@@ -136,7 +136,6 @@ def help_of(one: messages.Series) -> str:
     return BY_NAME[one.name].help if one.name in BY_NAME else one.help
 
 
-# -- watching ----------------------------------------------------------------------------------------
 PUBLIC = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
 """These need no token, because they only say whether the app is healthy."""
 READ_ONLY = PUBLIC | {("GET", "/metrics"), ("GET", "/status")}

@@ -1,12 +1,10 @@
 """The coordinator's state: containers, tasks, their progress and ends. Pure.
 
-The ledger takes messages with the time of their arrival (monotonic milliseconds) and returns answers. The server
-owns the clock, the lock and all I/O. A container has a number and a current incarnation, which is the process that
-registered last. Any other incarnation is refused with ``FencedError``, which ends it.
+The server owns the clock, the lock and all I/O. A container has a number and a current incarnation, the process that
+registered last. Any other one is refused with ``FencedError``, which ends it.
 
-A container that dies silently is restarted. That fixes external causes: a crashed machine, a kill, a lost executor.
-It doesn't fix a function that ends its process, because the next life takes the same message again. The difference
-is progress: after a life with a commit, the next one begins at another message.
+A container that dies silently is restarted. That doesn't help against a function that ends its process, because the
+next life takes the same message again. The difference is progress: after a commit, it begins at another message.
 """
 
 from __future__ import annotations
@@ -144,7 +142,6 @@ class _Note:
     fields: Mapping[str, str | int]
 
 
-# -- task book ---------------------------------------------------------------------------------------
 _UNDER_WAY = {"running", "blocked", "finished"}
 
 
@@ -216,7 +213,6 @@ class _TaskBook:
         return [stage_status(name, [(statuses[task], rates[task]) for task in tasks]) for name, tasks in stages]
 
 
-# -- standby book ------------------------------------------------------------------------------------
 GATHERING_MS = 30_000
 """How long standbys wait for all containers to register: those that come late find everything dealt out."""
 GONE_MS = 60_000
@@ -276,7 +272,6 @@ class StandbyBook:
         return f"tasks have fewer standbys than standby={self._wanted}: the containers are on {hosts} hosts"
 
 
-# -- lives -------------------------------------------------------------------------------------------
 _PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
 
 
@@ -314,7 +309,6 @@ def _hint(words: LastWords, frozen: bool) -> str:
     )
 
 
-# -- ledger ------------------------------------------------------------------------------------------
 STEADY_MS = 60_000
 """After a life of this length, a container's failures count from 1 again."""
 

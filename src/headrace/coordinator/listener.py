@@ -1,14 +1,11 @@
 """A small HTTP server: requests need a token, except those of health checks, bodies are bounded, errors are JSON.
 
-It runs inside a user's driver. So it is based on the standard library's server, which starts in 5 ms, installs no
-signal handler or event loop, and leaves no thread behind. One thread accepts connections, and each connection has
-its own thread; connections are kept alive, so a container has one. A route is called on the connection's thread and
-may block only that. Traffic isn't encrypted, so anyone who can read the network can read the token.
+It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
+or event loop, and leaves no thread behind. Each connection has its own thread, on which its routes are called. Traffic
+isn't encrypted, so anyone who can read the network can read the token.
 
-Any client that reaches the port can open connections and send nothing, or a byte now and then. So a connection that
-hasn't shown the token, a *stranger*, must show it within a few seconds. If there are too many strangers, the oldest
-one of the address with the most is closed. So no client can take the places of others, and containers need no
-reserved places.
+A connection that hasn't shown the token, a *stranger*, must show it within a few seconds. If there are too many
+strangers, the oldest one of the address with the most is closed. So no client can take the places of others.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ from headrace.core.errors import (
 from headrace.core.log import Throttle, logger
 from headrace.core.worker import WorkerThread
 
-# -- admission ---------------------------------------------------------------------------------------
 STRANGERS_MAX = 128
 STRANGER_S = 5.0
 """How long a connection has to show the token."""
@@ -102,7 +98,6 @@ class Admission(Generic[C]):
         return next((stranger.until for stranger in self._strangers.values()), None)
 
 
-# -- listener ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Response:
     """An answer that isn't JSON, or has another status than 200."""

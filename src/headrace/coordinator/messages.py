@@ -3,12 +3,9 @@
 A container sends Register and gets an Assignment; then it sends Heartbeats and gets Orders. To roll a task back, it
 sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure. Times are in milliseconds.
 
-For a query of tables, a client gets the ``TableList``, chooses the tasks to ask, sends ``Ask`` and blocks for
-``Answers``. A container sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening``
-carries the answer. So a container needs no port of its own. Keys and bounds are bytes, as ``stores.encoding`` encodes
-typed values; rows are Arrow. In JSON both are base64.
-
-``docs/openapi.json`` is generated from the messages that other people's tools use.
+For a query of tables, a client gets the ``TableList``, sends ``Ask`` and blocks for ``Answers``. A container sends
+``Listening`` and blocks until there is a ``Question``; its next ``Listening`` carries the answer, so it needs no port.
+Keys and bounds are bytes (``stores.encoding``), rows are Arrow; in JSON both are base64.
 """
 
 from __future__ import annotations
@@ -555,7 +552,6 @@ def decode(kind: type[_M], data: bytes) -> _M:
     return message
 
 
-# -- query messages ----------------------------------------------------------------------------------
 KEYS_MAX = 1000
 TASKS_MAX = 128
 ROWS_MAX = 10_001
@@ -566,7 +562,6 @@ LIMIT_MS_MAX = 30_000
 LIMIT_MS = 5_000
 
 
-# -- the tables --------------------------------------------------------------------------------------------
 class TableFacts(Nested, frozen=True, kw_only=True):
     """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
 
@@ -593,7 +588,6 @@ class TableList(Message, frozen=True, kw_only=True):
     others: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-# -- between the client and the coordinator ----------------------------------------------------------------
 class ContainerLook(Nested, frozen=True, kw_only=True):
     """A look into running containers instead of a query of a table.
 
@@ -642,7 +636,6 @@ class Answers(Message, frozen=True, kw_only=True):
     answers: list[TaskAnswer]
 
 
-# -- between the coordinator and a container ---------------------------------------------------------------
 class Question(Nested, frozen=True, kw_only=True):
     """The part of an ``Ask`` that concerns one container. ``bytes_max`` bounds each task's answer."""
 
@@ -677,7 +670,6 @@ class Questions(Message, frozen=True, kw_only=True):
     question: Question | None = None
 
 
-# -- startpoint messages -----------------------------------------------------------------------------
 class StartpointTarget(Message, frozen=True, kw_only=True):
     """What startpoints are for: an input by its id, one partition or all, one task or all that read it."""
 

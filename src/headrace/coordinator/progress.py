@@ -1,25 +1,21 @@
 """How far a run is, by the reports of its tasks: caught up, held up, stuck in calls. Pure.
 
 When has a run read what existed at its start? Each task reports ``caught_up``, the version of a commit at which it
-had. With exactly-once, a version travels through the graph, and a commit of it includes exactly the effects of that
-version upstream. Let V be the highest version that any task reports. When all tasks have committed V or a later
+had. With exactly-once, let V be the highest version that any task reports. When all tasks have committed V or a later
 version, the commits include the effects of everything that existed. A task whose commit leaves out a late upstream
 task reports no version, and then that of its next whole commit.
 
 With at-least-once, versions say nothing about other tasks. A task reports the version of its last commit if no
-frame waited for it at that moment. So the stages are followed downstream: a stage has caught up when each of its
-tasks has made such a commit after the stage before it had caught up. A commit is later if the third report since
-then lacks it: the first may have been in flight, the second is sent after the first has arrived, and the third is
-of a later moment.
+frame waited for it at that moment. A stage has caught up when each of its tasks has made such a commit after the stage
+before it had caught up. A commit is later if the third report since then lacks it: the first may have been in flight,
+the second is sent after the first has arrived, and the third is of a later moment.
 
 A container in a long call of the app's own code isn't lost, because another thread sends its heartbeats. But it does
-nothing else, so there are two limits: on the duration of a drain, and of a call, or of a run loop's turn.
+nothing else, so there are limits on the duration of a drain, and of a call or a run loop's turn.
 
-A process sends totals since its start. The totals of former processes are added to them, so no counter decreases
-while the driver lives, and a lost or repeated heartbeat changes nothing.
+The totals of former processes are added to those of the present one, so no counter decreases while the driver lives.
 
-Which task keeps others from completing their next version? A task commits a version when every upstream task has
-closed it, so a late task may itself wait for another one. Following the waits to their end finds the task to name.
+A late task may itself wait for another one, so following the waits to their end finds the task to name.
 """
 
 from __future__ import annotations
@@ -39,7 +35,6 @@ from headrace.core.clock import format_ms
 from headrace.core.errors import UserFunctionError
 from headrace.core.ids import TaskName
 
-# -- caught up ---------------------------------------------------------------------------------------
 _REPORTS = 3
 
 
@@ -122,7 +117,6 @@ def _published(tasks: Iterable[messages.TaskStatus]) -> bool:
     return not any(output.waiting for task in tasks for output in task.outputs.values())
 
 
-# -- long calls --------------------------------------------------------------------------------------
 _NAMED_MAX = 5
 _SAME_MS = 100
 """Each heartbeat computes when a call began. For one call, the results differ by less than this."""
@@ -186,7 +180,6 @@ class CallLimits:
         )
 
 
-# -- stages ------------------------------------------------------------------------------------------
 _WINDOW_MS = 5000.0
 
 
@@ -232,7 +225,6 @@ def stage_status(name: str, tasks: Sequence[tuple[messages.TaskStatus, float]]) 
     )
 
 
-# -- series ------------------------------------------------------------------------------------------
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -255,7 +247,6 @@ def _key(one: messages.Series) -> _Key:
     return one.name, tuple(sorted(one.labels.items()))
 
 
-# -- versions ----------------------------------------------------------------------------------------
 def held_up(
     tasks: Iterable[messages.TaskStatus], containers: Iterable[messages.ContainerStatus]
 ) -> list[messages.HeldUp]:

@@ -1,11 +1,9 @@
 """Publish that a deployment is running, the book of an app's runs, and how they ended.
 
-The book is a namespace of the metadata store. ``<app>/running/<run>`` is the address of a deployment,
-``<app>/ended/<run>`` its last status. Each new deployment changes ``<app>/turn``, so that of two starting at once,
-the second one looks again. An address contains the token, so anyone who may read the store may drain the app.
-
-Two runs of the same stages would keep fencing each other off. While a deployment is running, a thread renews its
-address every few seconds. So if a driver dies silently, the book shows when it was last alive.
+In the metadata store, ``<app>/running/<run>`` is the address of a deployment, ``<app>/ended/<run>`` its last status.
+Each new deployment changes ``<app>/turn``, so that of two starting at once, the second one looks again: two runs of the
+same stages would keep fencing each other off. An address contains the token, so anyone who may read the store may drain
+the app. A thread renews the address, so that the book shows when a driver was last alive.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from headrace.core.log import logger
 from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version
 
-# -- runs --------------------------------------------------------------------------------------------
 SPACE = "runs"
 METRICS_TOKEN_VARIABLE = "HEADRACE_METRICS_TOKEN"  # noqa: S105 - the name of one
 
@@ -158,7 +155,6 @@ def _status(key: str, entry: Entry) -> messages.AppStatus | None:
         return None
 
 
-# -- publication -------------------------------------------------------------------------------------
 TOUCH_S = 2.0
 LOST_S = 15.0
 """A driver on another machine that doesn't answer and hasn't renewed its address for this long counts as dead.
@@ -343,7 +339,6 @@ def _last_status(address: Address, state: messages.AppState, what: str, hint: st
     )
 
 
-# -- deployments -------------------------------------------------------------------------------------
 _SOON_S = 2.0
 
 

@@ -1,15 +1,13 @@
 """The coordinator: the ledger and its lock, an HTTP server for containers and commands, and the driver's methods.
 
-It lives in the driver. Requests are handled on the connections' threads, the driver's calls on its own. One lock
-guards the ledger, another one the book of questions about tables; both are held for microseconds. Generations are
-issued under a third lock, so that no registration can come between the check that an incarnation is current and the
-generation that is issued because of it. Clients and containers that wait for questions or answers block on the
-threads of their own connections. Nothing polls: waiting threads are woken.
+Requests are handled on the connections' threads, the driver's calls on its own. One lock guards the ledger, another one
+the book of questions about tables; both are held for microseconds. Generations are issued under a third lock, so that
+no registration can come between the check that an incarnation is current and the generation that is issued because of
+it. Nothing polls: waiting threads are woken.
 
 Restored with ``--outputs silent``, an app reads its inputs up to its former positions, and writes nothing. All its
-tasks pause there. Once every task has committed all of that, nothing is in flight between tasks. The metadata store
-then records permanently that the timeline *speaks*, and the tasks start over in place, downstream stages first, so
-that no speaking task sends to a silent one.
+tasks pause there. Once every task has committed all of that, the metadata store records permanently that the timeline
+*speaks*, and the tasks start over in place, downstream stages first, so that no speaking task sends to a silent one.
 """
 
 from __future__ import annotations
@@ -104,7 +102,6 @@ def _wait(changed: threading.Condition, clock: Clock, reached: Callable[[], bool
         changed.wait(left_ms / 1000)
 
 
-# -- query broker ------------------------------------------------------------------------------------
 HOLD_MS = 15_000.0
 """How long a container's request is held open while there is no question for it."""
 
@@ -223,7 +220,6 @@ class HostArrivals:
             self._changed.notify_all()
 
 
-# -- silence -----------------------------------------------------------------------------------------
 LOOK_S = 0.1
 _AT_WORK = {"running", "blocked"}
 
@@ -502,7 +498,6 @@ class Coordinator:
         with self._noticing():
             return self._ledger.cut(message, self._clock.now_ms())
 
-    # -- slots -------------------------------------------------------------------------------------
     def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
         with self._changed:
             return self._ledger.slot_reports(of)
@@ -517,7 +512,6 @@ class Coordinator:
         self._slot_news.wait(timeout_s)
         self._slot_news.clear()
 
-    # -- questions ---------------------------------------------------------------------------------
     def listen(self, message: messages.Listening) -> messages.Questions:
         return self._query_broker.listen(message)
 
@@ -532,7 +526,6 @@ class Coordinator:
         if (arrivals := self._arrivals) is not None:
             arrivals.close()
 
-    # -- silence -----------------------------------------------------------------------------------
     @property
     def _silent(self) -> bool:
         return self._silence is not None and self._silence.silent
@@ -559,7 +552,6 @@ class Coordinator:
                 self._ledger.restart(mute)
         return mute is not None
 
-    # -- startpoints -------------------------------------------------------------------------------
     def fan_out(self) -> None:
         """Turn written startpoints into orders. The driver calls this before containers start."""
         with self._granting:
@@ -580,7 +572,6 @@ class Coordinator:
         elsewhere = sorted(set(tasks) - set(restarted))
         return messages.Applied(restarted=tuple(map(str, restarted)), elsewhere=tuple(map(str, elsewhere)))
 
-    # -- for the HTTP server -----------------------------------------------------------------------
     def _routes(self) -> dict[tuple[str, str], Route]:
         return {
             **dict(

@@ -1,9 +1,8 @@
-"""Startpoints of an app that runs: their messages, and the coordinator's part in them.
+"""Startpoints of an app that runs, and the coordinator's part in them.
 
-Commands, Python and the coordinator's HTTP requests set, show and delete them. Whatever can be checked is checked
-before anything is written: the input, partitions, the task, and that the position exists. What can't be resolved here,
-because only the app's program knows the system, is resolved by the task. The coordinator fans them out, grants them
-with generations, and records their outcome.
+Whatever can be checked is checked before anything is written. What can't be resolved here, because only the app's
+program knows the system, is resolved by the task. The coordinator fans them out, grants them with generations, and
+records their outcome.
 """
 
 from __future__ import annotations

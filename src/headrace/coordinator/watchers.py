@@ -1,7 +1,7 @@
-"""What watches a run from beside it: the live page, and OpenTelemetry.
+"""What watches a run from beside it, by entry points: the live page, and OpenTelemetry.
 
-A watcher is found by its entry point, so the coordinator knows none of them. It may never hold the app up: what it does
-on the threads of others takes microseconds, and the rest it does on threads of its own.
+A watcher may never hold the app up: what it does on the threads of others takes microseconds, the rest it does on its
+own.
 """
 
 from __future__ import annotations

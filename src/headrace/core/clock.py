@@ -65,7 +65,6 @@ class ManualClock(Clock):
         self._now_ms += ms
 
 
-# -- duration ----------------------------------------------------------------------------------------
 Duration = str | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -112,7 +111,6 @@ def format_ms(ms: int) -> str:
     return f"{ms}ms"
 
 
-# -- moment ------------------------------------------------------------------------------------------
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 

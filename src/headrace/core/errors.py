@@ -1,7 +1,7 @@
 """All errors that Headrace raises on purpose, also those about packages that are missing.
 
-The message of an error says what is wrong and where. Every error also answers three questions: whose fault it is
-(``fault``), whether the same call may succeed later (``retry``), and what to do now (``hint``).
+Every error answers three questions: whose fault it is (``fault``), whether the same call may succeed later (``retry``),
+and what to do now (``hint``).
 """
 
 from __future__ import annotations

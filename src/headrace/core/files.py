@@ -1,9 +1,8 @@
 """Files: durable and private ones, where Headrace's home is, small records, and file descriptors.
 
-Headrace's files are private to their owner, unless the owner opens them to others. A new folder or file gets the
-rights that its folder gives the group, as far as the umask allows them, and others get none. A folder that any user
-may read doesn't count as opened: new files in it are for its owner alone. Files that RocksDB or Spark make have the
-modes that the umask says; they are in folders that are made here.
+A new folder or file gets the rights that its folder gives the group, as far as the umask allows them, and others get
+none. A folder that any user may read doesn't count as opened: new files in it are for its owner alone. Files that
+RocksDB or Spark make have the modes that the umask says; they are in folders that are made here.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from headrace.core.log import logger
 from headrace.core.plug_ins import all_points, own_points, plug_in
 from headrace.core.secrets import SecretUrl
 
-# -- private folder ----------------------------------------------------------------------------------
 _OTHERS, _GROUP = 0o007, 0o070
 _OWNER, _FILE = 0o700, 0o666
 
@@ -62,7 +60,6 @@ def _mode_in(folder: Path) -> int:
     return _OWNER if mode & _OTHERS else _OWNER | mode & _GROUP
 
 
-# -- durable -----------------------------------------------------------------------------------------
 SYNCS_AT_A_TIME = 32
 
 
@@ -149,7 +146,6 @@ def _staged(path: Path, data: bytes) -> Iterator[Path]:
         staging.unlink(missing_ok=True)
 
 
-# -- home --------------------------------------------------------------------------------------------
 HOME_VARIABLE = "HEADRACE_HOME"
 METADATA_VARIABLE = "HEADRACE_METADATA"
 DEFAULT_HOME = ".headrace"
@@ -192,7 +188,6 @@ def metadata_url_of(given: str | None = None) -> SecretUrl | None:
     return SecretUrl(text)
 
 
-# -- descriptors -------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 SHARE_MAX = 512
@@ -268,7 +263,6 @@ def which_readable(descriptors: Iterable[int], ms: float | None) -> frozenset[in
     return frozenset(number for number, _ in poll.poll(ms))
 
 
-# -- records -----------------------------------------------------------------------------------------
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that aren't what was expected: its own errors, and two of Python's, for text that isn't
 UTF-8 and for JSON that is nested too deeply."""

@@ -1,9 +1,8 @@
 """Log lines with fields, the latest warnings, and what helps to look into a running process.
 
 Standard ``logging`` under ``headrace`` is silent until an application or a command turns it on. Modules log through
-``logger(__name__)``: a sentence, and what it is about as fields (``task="views/0"``). Fields are ``extra``
-attributes of the record, so any handler can use them. ``logging_to`` attaches a handler of our own; the ``headrace``
-command uses it in the driver, and containers use it with the settings that the driver sends them.
+``logger(__name__)``: a sentence, and what it is about as fields (``task="views/0"``), which are ``extra`` attributes of
+the record, so any handler can use them. Containers use ``logging_to`` with the settings that the driver sends them.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ def is_milestone(before: int, now: int) -> bool:
     return now > before and (before == 0 or len(str(now)) > len(str(before)))
 
 
-# -- settings and handler ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What is logged, and how it is written. Travels from the driver to its containers.
@@ -260,7 +258,6 @@ def _value(value: object) -> str:
     return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)
 
 
-# -- recent warnings ---------------------------------------------------------------------------------
 KEPT = 5
 """How many different warnings are kept."""
 

@@ -1,10 +1,8 @@
 """Every metric that Headrace has, once; and the series that users' code adds.
 
 ``/metrics``, the documentation, alert rules and boards are made from the table, or checked against it. Names and
-units are Prometheus': seconds and bytes, and ``_total`` at the end of what only grows.
-
-The code of users that counts doesn't know its task. Whoever calls it says so by ``enter``, in the context of the
-calling thread; calls that run elsewhere take that context along. Outside of tasks nothing is counted.
+units are Prometheus'. A user's code that counts doesn't know its task. Whoever calls it says so by ``enter``, in the
+context of the calling thread; calls that run elsewhere take that context along.
 """
 
 from __future__ import annotations
@@ -275,7 +273,6 @@ METRICS = tuple(_metrics())
 BY_NAME: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in METRICS})
 
 
-# -- user metrics ------------------------------------------------------------------------------------
 Labels = tuple[tuple[str, str], ...]
 
 SERIES_MAX = 100

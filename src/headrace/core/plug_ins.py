@@ -1,8 +1,8 @@
 """What packages bring by entry points: Headrace's own connectors and pages, and other people's plug-ins.
 
-Headrace's own are in its distribution, which is found in a millisecond. Reading the entry points of all distributions
-takes 20 ms, so they are searched only for what Headrace itself doesn't have. A connector whose folder was left out of
-an installation isn't there, though the distribution still names it.
+Headrace's own distribution is found in a millisecond. Reading all distributions takes 20 ms, so they are searched only
+for what it doesn't have. A connector whose folder was left out of an installation isn't there, though the distribution
+still names it.
 """
 
 from __future__ import annotations

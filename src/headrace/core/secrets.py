@@ -52,7 +52,6 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-# -- secret places -----------------------------------------------------------------------------------
 _BYTES_MAX = 1 << 20
 
 
@@ -106,7 +105,6 @@ class SecretPlace:
         return text.removesuffix("\n").removesuffix("\r")
 
 
-# -- url ---------------------------------------------------------------------------------------------
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "token", "secret"})
 _STORE_SECRETS = _SECRET_OPTIONS | {"access_key", "secret_key", "session_token", "account_key", "sas_token"}
 _CONTAINER_FIRST = frozenset({"abfs", "abfss"})

@@ -1,7 +1,6 @@
 """Threads that work beside others: a worker has a name, a start, and an end that others can wait for.
 
-All are daemons, and end with the main thread. Other kinds of threads are made by hand: those of a single call or
-connection, those of a pool, and those of event loops, of Spark and of a user's run.
+All are daemons, and end with the main thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Check that an implementation keeps its contract. Works with any test framework, or without one.
 
-Each check of a system creates its own streams, and each check of a target writes under its own names, so all can use
-one system or target. A check of a store goes through commits, rollbacks and restarts like a task: a rollback is a
-new store over the same database, and nothing that was not committed survives it.
+Each check uses its own streams or names, so all can use one system or target. A check of a store restarts it like a
+task: as a new store over the same database, in which nothing that was not committed survives.
 """
 
 from __future__ import annotations
@@ -122,7 +121,6 @@ def check_target(
     run_checks(kept, only, lambda name: TargetScene(target, read, name))
 
 
-# -- metadata contract -------------------------------------------------------------------------------
 _SPACE = "check"
 
 
@@ -334,7 +332,6 @@ def _no_update_is_lost(store: MetadataStore, factory: Factory) -> None:
     _expect(entry is not None and entry.value == b"40", f"40 increments by compare-and-set make 40, not {entry}")
 
 
-# -- store contract ----------------------------------------------------------------------------------
 class KeyValues(StateStore, KeyValueReader, Protocol):
     """A state store of byte keys and values. Keys have at least one byte."""
 

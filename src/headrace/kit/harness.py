@@ -62,7 +62,6 @@ from headrace.task.metrics import COUNTERS
 from headrace.task.scope import run
 
 
-# -- memory streams ----------------------------------------------------------------------------------
 def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
     streams = {
         id_: spec
@@ -108,7 +107,6 @@ def records(connections: Connections, spec: StreamSpec) -> Iterator[Records]:
                 yield from (polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records))
 
 
-# -- harness -----------------------------------------------------------------------------------------
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
 """How long a test waits for a call that the app makes."""

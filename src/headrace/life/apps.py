@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.api.specs import Settings
     from headrace.plan.model import Plan
 
-# -- app systems -------------------------------------------------------------------------------------
 FORMAT = 2
 
 _TOLD = frozenset({"log", "kafka-log", "kafka", "memory"})
@@ -181,7 +180,6 @@ def _described(name: str, known: _Known) -> str:
     return f"{name!r}, of kind {known.kind!r}" + (f" ({known.at})" if known.at else "")
 
 
-# -- app systems -------------------------------------------------------------------------------------
 NAMESPACE = "systems"
 
 

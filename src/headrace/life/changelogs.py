@@ -1,11 +1,11 @@
 """The commits of an app's tasks, read from its changelogs, whether or not the app is running.
 
 Reading starts at the newest matching snapshot in this home, or else at the changelog's beginning. It opens nothing
-that a running task has locked. For local state and snapshots in this home, only the sizes of files are read.
+that a running task has locked.
 
 What an app remembers of the streams that it reads in slots (*memos*), its first run writes into the driver's home
-(``connectors/kinesis/system.py``). From here it goes into the options of the system, and so with the plan:
-containers, commands and the next driver may be on machines without that home.
+(``connectors/kinesis/system.py``). From here it goes into the options of the system, and so with the plan, because
+others may be on machines without that home.
 """
 
 from __future__ import annotations
@@ -192,7 +192,6 @@ def last_commits(
         return {} if changelogs is None else changelogs.last_commits(tasks)
 
 
-# -- stored snapshots --------------------------------------------------------------------------------
 _DELETED_AT_ONCE = 500
 
 
@@ -218,7 +217,6 @@ def delete_stored(store: ObjectStore, app: str, timeline: int) -> None:
     _log.info("deleted the snapshots of a timeline", app=app, timeline=timeline, objects=len(names))
 
 
-# -- checkpoints -------------------------------------------------------------------------------------
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of the results, which commands print as JSON."""
 
@@ -437,7 +435,6 @@ def found_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -
     return next((at for at in inputs if (at.stream, at.partition) == (one.kept_as, partition)), None)
 
 
-# -- memos -------------------------------------------------------------------------------------------
 FILE, CONTENTS = "memo", "remembered"
 """The options of a system: in which file it remembers something, and what it has remembered."""
 

@@ -1,16 +1,15 @@
 """The savepoints of an app on the disk: drafts, finished ones, copies, exports, and initial states.
 
 A savepoint appears atomically: it is made in a draft folder, which is renamed when all of it is durable. A killed
-command leaves a draft, which the next command deletes. Tables of databases never change, so copies share them by
-hard links if the file system can. Everything here may block on the disk. In an exported archive, the manifest, which
-has a checksum of each file, comes last, so one that was cut short shows.
+command leaves a draft, which the next command deletes. Everything here may block on the disk. In an exported archive
+the manifest with the checksums comes last, so one that was cut short shows.
 
 It isn't enough that all tasks have committed the version of a cut. A starting task takes its first label from the
 clock. If it doesn't know the cut yet and the label is above it, its readers take the label as a promise that
 nothing more up to the cut follows, and commit the cut. If the task then starts again before its first commit, and
 now knows the cut, it commits the cut, too. The frames that it sends before that reach its readers only after the
-states that they have kept. A commit record has both numbers: the last frame written to each partition, and the last
-frame read. So ``misfit`` checks that each task has processed what the tasks before it committed.
+states that they have kept. So ``misfit`` checks in the commit records that each task has processed what the tasks
+before it committed.
 
 Each timeline that began with a savepoint has a folder with a copy of each donor, which shares the savepoint's files,
 and a description of how each task begins. So the savepoint may be deleted after the restore.
@@ -146,7 +145,6 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-# -- manifests ----------------------------------------------------------------------------------------------
 def read_manifest(folder: Path) -> Manifest:
     path = folder / FILE
     try:
@@ -210,7 +208,6 @@ def _sum(path: Path) -> FileSum:
         return FileSum(size=file.tell(), sha256=digest.hexdigest())
 
 
-# -- copies -------------------------------------------------------------------------------------------------
 def copy_tree(source: Path, target: Path, *, link: bool = True) -> None:
     """Copy a folder. ``link``: files that never change become hard links if possible."""
     with writing(target):
@@ -236,7 +233,6 @@ def _sync_tree(folder: Path) -> None:
         sync_file(path)
 
 
-# -- fitting -----------------------------------------------------------------------------------------
 class Misfit(NamedTuple):
     """Frames that ``writer`` sent before the cut but ``reader`` processed only after it."""
 
@@ -260,7 +256,6 @@ def misfit(kept: Mapping[TaskName, CommitRecord], producers: Mapping[int, TaskNa
     return None
 
 
-# -- exporting ---------------------------------------------------------------------------------------
 ARCHIVE = ".tar"
 
 
@@ -331,7 +326,6 @@ def _unpack(source: Path, draft: Path) -> None:
         raise DataError(f"{source} was cut short, or isn't an export of a savepoint: it has no {FILE}", hint=again)
 
 
-# -- founding file -----------------------------------------------------------------------------------
 FORMAT = 1
 DONORS = "donors"
 _TASKS = "tasks"

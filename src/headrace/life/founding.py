@@ -1,14 +1,12 @@
 """How the tasks of a new timeline begin, from a savepoint, also with other partition counts. Pure.
 
-A key assigns the messages of an intermediate stream to its partitions, and with them the state of the stage that
-reads it. At a savepoint, no message is in flight, so both can be assigned again. That is exact only if the key
-alone determines the task of a row. All other cases are refused with the reason.
+At a savepoint no message is in flight, so the messages of an intermediate stream, and the state of the stage that reads
+it, can be assigned to partitions again. That is exact only if the key alone determines the task of a row. All other
+cases are refused with the reason.
 
 State and positions in sources are those of the savepoint. Facts that readers outside the app know continue from the
 present: the version is as high as any that the app has committed, and the seqs of outputs continue after the last
 commit. Intermediate streams are new and empty, so every task begins with a fresh view of its upstream tasks.
-
-``savepoint.json`` in the folder of a savepoint is the manifest, which is written last.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from headrace.plan.stages import producer_ids
 from headrace.protocol.record import CommitRecord, Donor, Founding, OutputSeq
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
-# -- rescaling ---------------------------------------------------------------------------------------
 Commits = Mapping[TaskName, CommitRecord]
 """The commit records of tasks."""
 
@@ -116,7 +113,6 @@ def _record(
     )
 
 
-# -- streams ------------------------------------------------------------------------------------------------
 def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
     """Return the counts by the ids of streams; a step or a table stands for the streams that its stage reads."""
     found: dict[str, int] = {}
@@ -163,7 +159,6 @@ def _reader(inventory: Inventory, id_: str) -> StageRecord:
     )
 
 
-# -- refusals -----------------------------------------------------------------------------------------------
 def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], kept: Commits) -> None:
     if type(count) is not int or not 1 <= count <= MAX_PARTITIONS:
         raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {MAX_PARTITIONS}")
@@ -242,7 +237,6 @@ def _why_not_kept(part: Part) -> tuple[str, str] | None:
     )
 
 
-# -- founding ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescaled:
     """A stage of which ``worked`` tasks had partitions, and the former names of the streams that are dealt again."""
@@ -346,7 +340,6 @@ def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
     return tuple(entry for entry in latest.outputs if entry.stream not in restored.former_streams)
 
 
-# -- event time ---------------------------------------------------------------------------------------------
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
     """Return the event time: the task's own, or the progress on which all donors of its state agree.
 
@@ -438,7 +431,6 @@ def _common(lists: Sequence[Sequence[str]]) -> list[str]:
     return [one for one in lists[0] if all(one in other for other in lists[1:])]
 
 
-# -- manifest ----------------------------------------------------------------------------------------
 FORMAT = 1
 FILE = "savepoint.json"
 
@@ -521,7 +513,6 @@ class _Format(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
-# -- renaming ----------------------------------------------------------------------------------------
 def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection[str] = ()) -> dict[str, str]:
     """Return a new name for each intermediate stream, by the old one; none is ``taken`` or was used before."""
     used = {*taken, *inventory.gone, *(part.kept_as for _, part in inventory.parts() if part.kind == "stream")}

@@ -1,7 +1,6 @@
-"""An app's inputs with their partitions, and the tasks that read them, from its plan or from the last start's record.
+"""An app's inputs with their partitions and the tasks that read them, from its plan or as its last start recorded them.
 
-Each start records them in the metadata store, with one entry per stage, so that commands can name inputs of an app
-that isn't running, without its program.
+The record has one entry per stage, so that commands can name inputs without the app's program.
 """
 
 from __future__ import annotations

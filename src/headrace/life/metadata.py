@@ -1,17 +1,16 @@
 """The metadata store: its contract, in memory and in SQLite; generations of tasks and their places.
 
-What several processes must agree on, such as a task's generation, is written with ``write``: the writer that read
-the latest values wins, all others read again. Values are few and small. ``MemoryMetadata`` is the reference.
+What several processes must agree on is written with ``write``: the writer that read the latest values wins, all others
+read again. Values are few and small. ``MemoryMetadata`` is the reference.
 
-The SQLite file in the home is the default, for any number of processes on one machine. A write transaction takes the
-write lock at its start, so a compare-and-set never fails halfway. The file is in write-ahead mode, so readers don't
-wait for writers. Commits are synced: a generation that was issued must not be issued again after a power cut. A call
-blocks for the busy timeout at most. Other stores are opened by an entry point of the group ``headrace.metadata``: its
-name is the URL's scheme, and its function takes the URL and ``create``.
+The SQLite file in the home is for any number of processes on one machine. A write transaction takes the write lock at
+its start, so a compare-and-set never fails halfway. In write-ahead mode, readers don't wait for writers. Commits are
+synced: a generation must not be issued again after a power cut. A call blocks for the busy timeout at most. Other
+stores are opened by an entry point of the group ``headrace.metadata``: its name is the URL's scheme, and its function
+takes the URL and ``create``.
 
-Generations fence off older copies of a task. They are kept here, not in the driver's memory. Otherwise a second
-driver, or one that was restarted, would issue the same numbers again, and nothing could distinguish two incarnations
-of one generation. The coordinator decides who may ask for one.
+Generations fence off older copies of a task. Kept in the driver's memory, they would be issued again by a second
+driver, or one that was restarted, and nothing could distinguish two incarnations of one generation.
 
 The place of a task is the host that had it last: there its state still lies. Only a hint.
 """
@@ -150,7 +149,6 @@ def update(
     )
 
 
-# -- memory ------------------------------------------------------------------------------------------
 class MemoryMetadata(MetadataStore):
     """The reference implementation, in the memory of one process. ``close`` keeps the contents."""
 
@@ -204,7 +202,6 @@ class MemoryMetadata(MetadataStore):
         return self._last_version
 
 
-# -- sqlite ------------------------------------------------------------------------------------------
 FORMAT = 1
 """Version of the tables, kept in the file's ``user_version``."""
 
@@ -291,7 +288,6 @@ class SqliteMetadata(MetadataStore):
         if connection is not None:
             connection.close()
 
-    # -- the file ----------------------------------------------------------------------------------
     def _check_format(self) -> None:
         with self._reading() as connection:
             owner = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -419,7 +415,6 @@ def _make(connection: sqlite3.Connection, namespace: str, change: Change) -> Ver
     return version
 
 
-# -- opening -----------------------------------------------------------------------------------------
 def open_metadata(home: Path, url: SecretUrl | None = None) -> MetadataStore:
     """Open the store, and create it if it doesn't exist. The caller closes it."""
     if url is None:
@@ -452,7 +447,6 @@ def _at(url: SecretUrl, *, create: bool) -> MetadataStore:
     return cast("MetadataStore", loaded(opener)(url, create=create))
 
 
-# -- generations -------------------------------------------------------------------------------------
 HIGHEST = 2**31 - 1
 """A generation travels as an int32."""
 
@@ -526,7 +520,6 @@ class Generations:
         return decode_record(_DECODER, entry.value, where, GENERATION_FORMAT).generation
 
 
-# -- places ------------------------------------------------------------------------------------------
 _T = TypeVar("_T")
 
 

@@ -2,12 +2,10 @@
 
 A user writes a startpoint under a partition of an input, or under that partition in one task. A fan-out turns it into
 an order for each task that reads the partition, in one all-or-nothing write. A task is granted its orders with each
-generation. It stays in the book until a commit covers it, and the last ones of those that are done with are kept to
-be looked at.
+generation, until a commit covers them. The last ones that are done with are kept to be looked at.
 
-A startpoint for a task goes only to that task and takes precedence there until it is applied, so one without a task
-never overwrites it. Otherwise a newer startpoint replaces an older one. A startpoint that fits nothing that the app
-reads is kept with a reason, so that none is dropped silently.
+A startpoint for a task takes precedence there until it is applied, so one without a task never overwrites it.
+Otherwise a newer startpoint replaces an older one. One that fits nothing that the app reads is kept with a reason.
 """
 
 from __future__ import annotations
@@ -202,7 +200,6 @@ class StartpointBook:
             listed = [*sorted(over.values(), key=lambda state: state.at_ms), *listed]
         return listed
 
-    # -- for the coordinator
     def fan_out(self, decide: Callable[[UnfinishedStartpoints], FanOut]) -> FanOut:
         """Perform what ``decide`` says about the book, all or nothing; ask it again if that changes meanwhile."""
         for _ in range(_MOST_ATTEMPTS):

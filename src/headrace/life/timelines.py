@@ -1,8 +1,8 @@
-"""The timelines of an app: its histories, of which one is current.
+"""The timelines of an app: its histories, of which one is current. An app begins in timeline 1.
 
-An app begins in timeline 1. Restoring a savepoint begins another one, with changelogs, intermediate streams and local
-state of its own. Everything that a timeline needs is written before one compare-and-set makes it the current one. So a
-restore that is interrupted has changed nothing, and going back to the timeline before is another compare-and-set.
+Restoring a savepoint begins another one, with changelogs, intermediate streams and local state of its own. Everything
+that it needs is written before one compare-and-set makes it the current one, so an interrupted restore has changed
+nothing, and going back to the timeline before is another compare-and-set.
 """
 
 from __future__ import annotations

@@ -11,10 +11,6 @@ can commit nothing more. A commit happened iff it counts.
 A power cut may lose records that weren't on the disk, but leave later ones. A generation is on the disk through its
 last commit before it appends anything else. So if records are missing, the later records of their generation, up to one
 commit, weren't on the disk either, and don't count either. Any record after that commit proves damage.
-
-``Changelog`` receives every record in order. While a task starts, it says what to do with each record (``ReplayStep``).
-Later, a committing task passes it the records appended since then, to learn whether its own commit counts and whether
-a newer generation has taken over.
 """
 
 from __future__ import annotations

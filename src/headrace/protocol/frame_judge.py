@@ -96,7 +96,6 @@ class FrameJudge:
         self.due = False
         self.load((), -1, -1)
 
-    # -- events ----------------------------------------------------------------------------------------
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None
     ) -> Verdict | Forget:
@@ -226,7 +225,6 @@ class FrameJudge:
     def positions(self) -> tuple[tuple[SSP, Offset | None], ...]:
         return tuple((ssp, partition.position) for ssp, partition in self._inputs.items())
 
-    # -- durable form ----------------------------------------------------------------------------------
     def save(self, version: int) -> tuple[InputEntry, ...]:
         """Return the input entries of a commit record: what the commit of ``version`` covers of each upstream task."""
         entries = []
@@ -407,7 +405,6 @@ class FrameJudge:
         self.close(parent, max(parent.closed, header.version - 1))
         return Verdict.BUFFER
 
-    # -- closing ---------------------------------------------------------------------------------------
     def close(self, parent: Parent, version: int) -> None:
         """Set the version through which a parent is complete, and ``due`` if the task may now commit."""
         before, parent.closed = parent.closed, version

@@ -19,7 +19,6 @@ from headrace.protocol.record import AbortRecord, CommitRecord, LocalCheckpoint
 from headrace.systems.startpoints import Order
 
 
-# -- verdicts on a received frame -------------------------------------------------------------------
 class Verdict(Enum):
     """What to do with a frame."""
 
@@ -213,7 +212,6 @@ Plain = (
 """The instructions that have no answer: the host performs them, and that is all."""
 
 
-# -- parents -----------------------------------------------------------------------------------------
 _NO_LIMIT = 2**63
 
 

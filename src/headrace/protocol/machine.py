@@ -1,15 +1,12 @@
 """The protocol machine of one task, with the methods that the tables name. Pure. ``protocol`` explains it.
 
 Versions are milliseconds of the shared clock. A timer-driven task commits at multiples of the checkpoint interval,
-so tasks with equal intervals choose equal labels. A command-driven task commits versions that its upstream tasks
-have closed. A *cut* is a version that every task commits exactly, instead of passing over it. At a cut, every task
-has processed exactly the frames labelled up to it, so nothing is in flight between tasks, and their commits fit
-together.
+so tasks with equal intervals choose equal labels.
 
 A startpoint is applied exactly once, because the commit record names the last one applied to each source partition.
-An order that the record names is *covered*: it is never applied again, only released, and the coordinator deletes
-it. An order that no record names is *due*: each start and each rollback applies it again, until a commit counts. So
-it doesn't matter when a task dies, or whether the coordinator learns that an order was released.
+An order that the record names is *covered*: it is only released, and the coordinator deletes it. An order that no
+record names is *due*: each start and each rollback applies it again, until a commit counts. So it doesn't matter when
+a task dies, or whether the coordinator learns that an order was released.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from headrace.systems.startpoints import Order
 _Result = TypeVar("_Result")
 
 
-# -- cadence -----------------------------------------------------------------------------------------
 class Cadence:
     """The clock and the cut of one task. ``clock`` is the beginning of the present interval; ``cut`` may be None."""
 
@@ -64,7 +60,6 @@ class Cadence:
         return self.cut if self.cut is not None and version < self.cut < label else label
 
 
-# -- task orders -------------------------------------------------------------------------------------
 class TaskOrders:
     """The orders of one task, from a start or rollback to the next: those to apply, and those that a commit covers."""
 
@@ -99,7 +94,6 @@ class TaskOrders:
         return self._applied.get((order.stream, order.partition)) == order.startpoint.id
 
 
-# -- table methods -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineConfig:
     """The part of the plan that the machine needs.
@@ -414,7 +408,6 @@ class TableMethods:
         return Header(kind, self.config.producer, self.generation, version, self._changelog_seq)
 
 
-# -- machine -----------------------------------------------------------------------------------------
 T = TableMethods
 
 STEPS = (

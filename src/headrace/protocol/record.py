@@ -337,7 +337,6 @@ def _check_format(what: str, found: int, known: int) -> None:
         )
 
 
-# -- founding ----------------------------------------------------------------------------------------
 COMMIT_FILE = "commit.json"
 DATABASE_FOLDER = "db"
 FORMAT = 1
