@@ -125,8 +125,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def look(self) -> Literal["alive", "gone", "out of reach"]:
         """Return whether its driver is alive.
 
-        A process on this machine that doesn't answer counts as alive, because it may be stopped or busy. A driver on
-        another machine has to answer to prove anything, because its address may mean another place here.
+        A process on this machine that doesn't answer counts as alive, because it may be busy. A driver on another
+        machine has to answer, because its address may mean another place here.
         """
         here = self.machine.is_here
         if self.machine.has_restarted or (here and not _process_is_there(self.pid)):

@@ -19,11 +19,9 @@ Seats = tuple[tuple[TaskName, ...], ...]
 
 
 def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
-    """Return the tasks of each container.
+    """Deal out the tasks of each stage in turn: containers get equal numbers of each stage and in total, or one more.
 
-    The tasks of each stage are dealt out in turn, so the containers' numbers of tasks differ by at most one, within
-    each stage and in total. Stages start at different containers. Otherwise task n of every stage would be in the same
-    container, although a partition that is busy in one stage tends to be busy in the next.
+    Stages start at different containers: a partition that is busy in one stage tends to be busy in the next.
     """
     if containers < 1:
         raise UsageError(f"an app can't run in {containers} containers", hint="give at least 1")
@@ -109,11 +107,11 @@ def deal_standbys(
     wanted: int,
     noted: Mapping[TaskName, Collection[str]] = _NOWHERE,
 ) -> dict[int, tuple[TaskName, ...]]:
-    """Return of which tasks each container keeps standbys.
+    """Return of which tasks each container keeps standbys; live containers have ``hosts``.
 
-    ``seats`` are the tasks of each container, and ``hosts`` the hosts of live containers. ``kept`` are the present
-    standbys: they stay where they are, unless their task is now on that host. ``noted`` names hosts that have state of
-    tasks which no container keeps current. Otherwise, hosts and the containers of each host get equal numbers of tasks.
+    The present ones, ``kept``, stay where they are, unless their task is now on that host. ``noted`` names hosts that
+    have state of tasks which no container keeps current. Otherwise, hosts and their containers get equal numbers of
+    tasks.
     """
     there: dict[str, list[int]] = {}
     for container, host in sorted(hosts.items()):

@@ -178,10 +178,7 @@ class SlotBook:
 
 
 CutState = Literal["waiting", "kept", "missed", "over", "apart"]
-"""*Over*: the task and its container have ended, and its state stays on its disk unchanged.
-
-*Apart*: the task's machine or container doesn't see the folder of the cut.
-"""
+"""*Over*: the task and its container have ended. *Apart*: the task's machine doesn't see the folder of the cut."""
 
 SPARE_HEARTBEATS = 4
 SPARE_INTERVALS = 2
@@ -197,8 +194,8 @@ class CutOrder(Message, frozen=True, kw_only=True):
 class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
     """The progress of the present cut in each task of this deployment, and the data for choosing one.
 
-    ``now_ms`` is the coordinator's clock, and ``margin_ms`` how far ahead of it a cut must be, so that every task
-    learns of it in time. ``scattered``: the app's machines share no disk.
+    ``margin_ms`` is how far ahead of ``now_ms`` a cut must be, so that every task learns of it in time. ``scattered``:
+    the app's machines share no disk.
     """
 
     id: str | None = None

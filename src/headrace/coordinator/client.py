@@ -43,7 +43,7 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 
 
 class CoordinatorClient(CoordinatorCalls):
-    """Calls one coordinator. Threads may share the client; it makes one call at a time. Any thread may ``close`` it.
+    """Calls one coordinator, one call at a time; threads may share it, and any thread may ``close`` it.
 
     ``timeout_s`` bounds one attempt; no attempt starts after ``patience_s``. All calls are idempotent and are retried.
     Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller was replaced.

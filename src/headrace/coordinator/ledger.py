@@ -45,8 +45,7 @@ TRANSITIONS: Mapping[ContainerState, frozenset[ContainerState]] = {
 }
 """What each state of a container may become: ``failed`` and ``finished`` also what they are, if it is said again.
 
-A container waits until a process registers, and runs. It is ``lost`` while heartbeats are overdue, and ``hung`` until
-the driver has killed it. One that failed runs again with its next process, unless nothing is left to run.
+It is ``lost`` while heartbeats are overdue, and ``hung`` until the driver has killed it.
 """
 
 
@@ -348,10 +347,7 @@ class Ledger:
         standbys: StandbyBook | None = None,
         scattered: bool = False,
     ) -> None:
-        """``chance`` spreads restarts by numbers in [0, 1).
-
-        ``saves``: drain after a savepoint. ``scattered``: no shared disk.
-        """
+        """``chance`` gives numbers in [0, 1). ``saves``: drain after a savepoint. ``scattered``: no shared disk."""
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -463,8 +459,8 @@ class Ledger:
     def failed(self, message: messages.Failure, now_ms: float) -> messages.Orders:
         """Note that the container is dying. If a restart would fail the same way, the app fails; otherwise it restarts.
 
-        Transient errors of the environment, such as a full disk or an unreachable server, are retried without limit.
-        Any other error ends the app when a container has failed more often in a row than it may restart.
+        Transient errors of the environment, such as a full disk, are retried without limit. Any other error ends the
+        app when a container has failed more often in a row than it may restart.
         """
         container = self.check_current(message.container, message.incarnation)
         error = message.error

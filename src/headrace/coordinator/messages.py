@@ -115,11 +115,10 @@ What = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How status, pages and checks report one kind of holdup; ``holdups`` in ``run`` finds them.
+    """How status, pages and checks report one kind of holdup.
 
-    ``waiting`` comes before the place in the status. ``alone`` is the sentence about a task with no other cause, and
-    ``other`` what such a task waits for of another one. ``remedy`` holds where the finder knows no better. ``passes``:
-    it passes by itself, and matters only if others wait. ``whole``: it holds up the whole container.
+    ``waiting`` comes before the place. ``alone`` is the sentence about a task with no other cause, ``other`` what such
+    a task waits for of another one. ``passes``: it passes by itself. ``whole``: it holds up the whole container.
     """
 
     waiting: str
@@ -202,11 +201,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 # -- from the container ----------------------------------------------------------------------------------
 class LastWords(Nested, frozen=True, kw_only=True):
-    """What a dead container has left behind, as text: the call of the app's own code that it was in, and how it ended.
-
-    ``task`` and ``step`` are empty if it was in no such call. ``by_itself``: its own code ended it, nothing from
-    outside.
-    """
+    """What a dead container has left behind: the call of the app's own code that it was in, and how it ended."""
 
     task: str = ""
     step: str = ""
@@ -227,10 +222,7 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task. ``holds``: the task's watermark is that of this partition, the first such one.
-
-    ``held_by`` is the first upstream task that holds the partition's watermark.
-    """
+    """One input partition of a task. ``holds``: the task's watermark is that of this partition, the first such one."""
 
     position: int | None = None
     lag: int | None = None
@@ -244,8 +236,8 @@ class InputStatus(Nested, frozen=True, kw_only=True):
 class Holdup(Nested, frozen=True, kw_only=True):
     """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
 
-    ``by`` names the tasks that it waits for: what holds them up is the cause. ``still_ms`` says for how long a function
-    has been called for one message, or how long the turn of a run loop has taken.
+    What holds up the tasks ``by`` is the cause. ``still_ms``: how long a function has been called for one message, or
+    the turn of a run loop has taken.
     """
 
     what: What
@@ -370,10 +362,9 @@ class LogLine(Nested, frozen=True, kw_only=True):
 
 
 class Heartbeat(_Sent, frozen=True, kw_only=True):
-    """A sign of life and the status of the container's tasks.
+    """A sign of life and the status of the container's tasks. ``wants_shutdown``: a task asks to drain the app.
 
-    ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task
-    asks for the app to be drained. ``logs`` are lines for the driver's log, without ``logs_dropped``.
+    ``sent_ms`` is the sender's monotonic clock. ``logs`` are lines for the driver's log, without ``logs_dropped``.
     """
 
     sent_ms: float
@@ -444,10 +435,7 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 # -- the state of the app --------------------------------------------------------------------------------
 class StageStatus(Nested, frozen=True, kw_only=True):
-    """A stage. ``watermark`` is the lowest of its unfinished tasks that aren't idle; if all are idle, the highest.
-
-    ``idle`` is the number of idle tasks. ``lag`` is None if one of the tasks has none.
-    """
+    """A stage. ``watermark`` is the lowest of its unfinished tasks that aren't idle; if all are idle, the highest."""
 
     name: str
     tasks: int
@@ -461,9 +449,8 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
 
-    ``restarts`` is the number of its processes in this run after the first one, with their ages. ``failures`` is the
-    number of attempts that have failed in a row, and ``error`` what the last one died of, until a task commits again.
-    ``lacks`` says why there is no slot for it.
+    ``restarts`` doesn't count its first process. ``failures`` counts attempts that have failed in a row, and ``error``
+    is what the last one died of, until a task commits again. ``lacks`` says why there is no slot for it.
     """
 
     id: int
@@ -501,10 +488,9 @@ class HeldUp(Nested, frozen=True, kw_only=True):
 
 
 class AppStatus(Message, frozen=True, kw_only=True):
-    """Everything that ``headrace status`` shows. Upstream stages come first.
+    """Everything that ``headrace status`` shows, upstream stages first. ``drained``: inputs need not have ended.
 
-    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: when the app ended, or
-    when a driver that is gone or can't be reached was last alive.
+    ``ended_at``: when the app ended, or when a driver that is gone or can't be reached was last alive.
     """
 
     app: str
@@ -589,10 +575,9 @@ class TableList(Message, frozen=True, kw_only=True):
 
 
 class ContainerLook(Nested, frozen=True, kw_only=True):
-    """A look into running containers instead of a query of a table.
+    """A look into running containers. ``peek``: rows that ``step`` receives. ``profile``: the threads for ``seconds``.
 
-    The first question with an ``id`` starts the look, and later ones ask for its progress: the ``rows`` of the answer
-    are JSON (``run.looks``). ``peek``: some rows that ``step`` receives. ``profile``: the threads for ``seconds``.
+    The first question with an ``id`` starts it, later ones ask for its progress: JSON in the ``rows`` of the answer.
     """
 
     id: str
@@ -604,8 +589,7 @@ class ContainerLook(Nested, frozen=True, kw_only=True):
 class Ask(Message, frozen=True, kw_only=True):
     """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high`` (empty: no bound).
 
-    Each task returns at most ``rows`` rows within ``limit_ms``. With ``at_ms``, a table of versions returns its rows as
-    of that event time.
+    Each task returns at most ``rows`` rows within ``limit_ms``; a table of versions those as of event time ``at_ms``.
     """
 
     table: str
@@ -679,10 +663,7 @@ class StartpointTarget(Message, frozen=True, kw_only=True):
 
 
 class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
-    """Write startpoints. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line.
-
-    ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now.
-    """
+    """Write startpoints. ``by`` is ``user@host``. ``dry_run``: only resolve them. ``apply``: restart the tasks now."""
 
     startpoint: Startpoint
     by: str = ""

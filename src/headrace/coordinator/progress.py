@@ -311,7 +311,7 @@ def holders(tasks: Iterable[messages.TaskStatus]) -> Mapping[tuple[str, str], in
     """Return how many tasks have their watermark from each input partition, by task and partition.
 
     Each task counts once on each step of its path upstream: at its own partition that holds it, at the partition of the
-    upstream task that holds that one, and so on. A task that isn't among these ends the path.
+    upstream task that holds that one, and so on.
     """
     found: dict[tuple[str, str], int] = {}
     holding: dict[str, tuple[str, str]] = {}

@@ -157,10 +157,7 @@ def _status(key: str, entry: Entry) -> messages.AppStatus | None:
 
 TOUCH_S = 2.0
 LOST_S = 15.0
-"""A driver on another machine that doesn't answer and hasn't renewed its address for this long counts as dead.
-
-It may be only frozen or cut off. Its containers are then fenced off, like those of any replaced run.
-"""
+"""A driver on another machine that neither answers nor renews its address for this long counts as dead."""
 _LOOK_S = 0.5
 _MOST_ATTEMPTS = 100
 
@@ -352,8 +349,8 @@ class DeploymentStatus(NamedTuple):
 def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[DeploymentStatus]:
     """Return the status of each running deployment (of ``app``), then the last status of the others.
 
-    With ``patient``, because a user waits, drivers may answer later, and errors of this machine are raised. Otherwise a
-    driver that doesn't answer soon and correctly counts as unreachable.
+    With ``patient``, because a user waits, errors of this machine are raised. Otherwise a driver that doesn't answer
+    soon and correctly counts as unreachable.
     """
     found = []
     for address in find_all(metadata, app):

@@ -272,10 +272,7 @@ class SilenceThread(RepeatedStep):
 
 
 class Coordinator:
-    """Serves one run of an app. Containers need ``url`` and ``token`` to call it.
-
-    By default it listens on this machine only. With another ``endpoint`` the token crosses the network unencrypted.
-    """
+    """Serves one run of an app at ``url``, on this machine only, unless ``endpoint`` is another one."""
 
     def __init__(
         self,
@@ -297,8 +294,8 @@ class Coordinator:
     ) -> None:
         """``held`` is the last host of each task: containers there get it, or else those with standbys (``copied``).
 
-        ``silence`` belongs to an app that silently repeats its work after the restore of a savepoint. ``pages`` are for
-        browsers, and ``watched`` counts their viewers. ``telemetry`` receives each heartbeat.
+        ``silence`` belongs to an app that silently repeats its work after a restore. ``watched`` counts viewers of
+        ``pages``.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger

@@ -44,10 +44,7 @@ class WatchedRun(Protocol):
 
 
 class Watcher:
-    """Made with the run, asked for ``pages``, ``hearer`` and ``threads``, and told the ``end``.
-
-    By default it does nothing.
-    """
+    """Made with the run, asked for ``pages``, ``hearer`` and ``threads``, told the ``end``; by default does nothing."""
 
     pages: Pages | None = None
     """What the coordinator serves to browsers."""

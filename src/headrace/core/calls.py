@@ -26,8 +26,7 @@ class Retry:
     def pause_ms(self, failures: int, chance: float) -> float | None:
         """Return how long to wait after this many failures in a row (1 or more); None to stop.
 
-        ``chance`` is a random number from [0, 1). It decides about half of each pause, so that clients that lost a
-        server together don't return together.
+        ``chance``, from [0, 1), decides about half of it: clients that lost a server together don't return together.
         """
         if self.attempts is not None and failures >= self.attempts:
             return None
@@ -72,8 +71,7 @@ def called_by(function: Callable[..., object]) -> Callable[..., object]:
 class TokenBucket:
     """A bucket of at most ``burst`` tokens that gains ``per_s`` tokens per second. It may be overdrawn.
 
-    If every caller waits for as long as ``take`` says, then in any period no more tokens are used than the bucket gains
-    in it, plus ``burst``.
+    If every caller waits as ``take`` says, no period has more than what the bucket gains in it, plus ``burst``.
     """
 
     def __init__(self, per_s: float, burst: float | None = None) -> None:

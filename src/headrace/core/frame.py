@@ -49,10 +49,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Who wrote a frame, in which generation and for which version.
-
-    ``seq`` numbers the producer's frames in the partition.
-    """
+    """Who wrote a frame, in which generation and for which version; ``seq`` numbers its frames in the partition."""
 
     kind: Kind
     producer: int = 0
@@ -101,9 +98,8 @@ class Checkpoint(_Control, frozen=True, kw_only=True):
 class Restore(_Control, frozen=True, kw_only=True, omit_defaults=True):
     """A new generation starts. Frames up to ``seq`` are committed, as of the header's version; later ones are void.
 
-    ``committed_by`` is the generation that made that commit, or the last one that had this output; the field is absent
-    if there is none. A reader that starts in the middle of the stream needs it to distinguish committed frames from
-    late copies of void ones.
+    ``committed_by`` is the generation that made that commit, or the last one that had this output, if any. A reader
+    that starts in the middle of the stream needs it to distinguish committed frames from late copies of void ones.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)

@@ -84,7 +84,7 @@ def logger(name: str) -> Logger:
 class Throttle:
     """Counts what may happen for every message, and logs only some of it. Counts of several threads may be off by some.
 
-    A message is logged when its count reaches 1 or passes a power of ten, and if it was last logged over a minute ago.
+    It logs when its count reaches 1 or passes a power of ten, and if it did so over a minute ago.
     """
 
     def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -124,9 +124,9 @@ def is_milestone(before: int, now: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What is logged, and how it is written. Travels from the driver to its containers.
+    """What is logged, and how. ``others``: the level of foreign loggers, which containers send to the driver.
 
-    ``others`` is the level of foreign loggers, which containers send to the driver; with ``sent``, also Headrace's own.
+    With ``sent``, they send also Headrace's own.
     """
 
     level: Level = "off"
@@ -144,7 +144,7 @@ def logging_to(
 ) -> Iterator[None]:
     """Write log lines to ``stream`` (default: stderr) while entered. ``fields`` are added to every line.
 
-    Does nothing at level ``off``. While it is entered, records of ``headrace`` don't reach the root logger's handlers.
+    Does nothing at level ``off``. Meanwhile records of ``headrace`` don't reach the root logger's handlers.
     """
     if settings.level == "off":
         yield
@@ -321,7 +321,7 @@ def thread_stacks() -> dict[int, FrameType]:
     """Return the innermost frame of each thread.
 
     Meanwhile Python holds a lock that a starting thread waits for without letting others run. If the garbage collector
-    started then, and called Python code, another thread might get its turn, and the whole process would wait forever.
+    called Python code then, another thread might get its turn, and the whole process would wait forever.
     """
     with _alone:  # or one thread could turn the collector on again while another needs it off
         collects = gc.isenabled()
@@ -335,10 +335,7 @@ def thread_stacks() -> dict[int, FrameType]:
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Have collections leave out everything that exists now. Afterwards they look at it as before.
-
-    This is for the whole process. If two do it at the same time, the first one to end ends it for both.
-    """
+    """Have collections leave out everything that exists now. For the process: the first of two to end ends both."""
     gc.freeze()
     try:
         yield

@@ -36,10 +36,7 @@ _MOVES = frozenset({"brokers", "client", "oauth", "replication", "record_bytes"}
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A system. ``options`` None: only the app's program has them. ``home``: it is the log in the app's home.
-
-    ``at`` is the folder of another log, or the prefix of one in Kafka; it is always recorded.
-    """
+    """A system. ``options`` None: only the app's program has them. ``at``: the folder of a log, or Kafka's prefix."""
 
     kind: str
     at: str | None = None
@@ -86,8 +83,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after(self, before: AppSystems, app: str, *, whole: bool) -> AppSystems:
         """This record, in place of the one of the start before it. If not ``whole``, other stages may use others.
 
-        Raises ``PlanError`` if the app's own streams or snapshots would be elsewhere: its tasks would find nothing
-        there.
+        Raises ``PlanError`` if the app's own streams or snapshots would be elsewhere.
         """
         self.check_own(before, app)
         before.check_snapshots(self.snapshots, app)
@@ -258,10 +254,7 @@ def forget_systems(metadata: MetadataStore, app: str, timeline: int) -> None:
 
 
 def system_called(metadata: MetadataStore, home: Path, name: str, app: str | None = None) -> SystemSpec:
-    """The record system of this name; with ``app``, that app's, or without a name the one of its own streams.
-
-    Raises ``UsageError`` if there is none, or if apps use the name for different ones.
-    """
+    """The record system of this name; without one, that of the app's own streams. Raises ``UsageError``."""
     used = {known: latest_systems(metadata, known) for known, _ in all_systems(metadata) if app in (None, known)}
     if app is not None and app not in used:
         raise UsageError(

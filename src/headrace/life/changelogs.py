@@ -176,10 +176,7 @@ class Changelogs:
 
 @contextmanager
 def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: int) -> Iterator[Changelogs | None]:
-    """The changelogs of an app in a timeline, with connections of their own; None if it has never run there.
-
-    Raises ``UsageError`` if only the app's program can open them.
-    """
+    """The changelogs of an app in a timeline; None if it never ran there. ``UsageError``: only its program opens them."""
     systems = recorded_systems(metadata, app, timeline)
     with closing(Connections()) as connections:
         yield None if systems is None else Changelogs(home, app, timeline, systems, connections)
@@ -224,8 +221,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class InputPosition(_Part, frozen=True, kw_only=True):
     """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
 
-    ``shards``: the positions in the shards of a slot. On the way of a startpoint with an end, ``until`` is that end,
-    and ``back`` where the task then goes on.
+    ``shards``: the positions in the shards of a slot. ``until`` is the end of a startpoint, ``back`` what follows it.
     """
 
     stream: str
@@ -250,8 +246,8 @@ class SnapshotFacts(_Part, frozen=True, kw_only=True):
 class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     """The last commit of a task that counts, and the data kept for it. ``changelog_bytes`` may be an estimate.
 
-    ``generation`` made the commit; ``current_generation`` is the newest one that has started. ``version`` is None
-    without a commit. ``age_ms`` is the time since the changelog was last written. ``problem``: nothing else is known.
+    ``current_generation`` is the newest one that has started. ``version`` is None without a commit. ``age_ms``: since
+    the changelog was last written. ``problem``: nothing else is known.
     """
 
     app: str
@@ -293,9 +289,9 @@ def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
 def read_checkpoints(
     home: Path, metadata: MetadataStore, app: str, task: str | None = None, snapshots: ObjectPlace | None = None
 ) -> list[TaskCheckpoint]:
-    """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task.
+    """Return the checkpoints of an app's tasks, or of one; ``snapshots`` replaces the recorded object store.
 
-    ``snapshots`` is the object store with its snapshots, if it isn't the recorded one.
+    Raises ``UsageError`` if there is no such app or task.
     """
     tasks = sorted(Generations(metadata, app).latest())
     timeline = current_timeline(metadata, app)

@@ -40,10 +40,10 @@ _WAY = re.compile(r" over [0-9]+ partitions$")
 
 
 def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Commits = NO_COMMITS) -> Inventory:
-    """Return the inventory with new partition counts for some intermediate streams, by their ids or their readers' ids.
+    """Return the inventory with new partition counts for intermediate streams, by their ids or their readers' ids.
 
-    ``kept`` are the commits in the savepoint. Raises ``UsageError`` for streams that can't be rescaled. A stage never
-    has fewer tasks, because readers wait for all of them; tasks without a partition just end.
+    Raises ``UsageError`` for streams that can't be rescaled. A stage never has fewer tasks, because readers wait for
+    all of them; tasks without a partition just end.
     """
     streams = _streams(inventory, counts)
     for id_, count in streams.items():
@@ -249,10 +249,9 @@ class Rescaled:
 class Restored:
     """The beginning of a new timeline.
 
-    ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the
-    last commits of the timeline before. ``streams`` are the new names of intermediate streams by their old ones, both
-    with their system. ``former_streams`` are all intermediate streams that any timeline has had. ``silent``: outputs
-    aren't written until each input has been read to its former position.
+    ``kept`` are the commits in the savepoint, ``latest`` the last ones of the timeline before. ``streams`` are the new
+    names of intermediate streams by their old ones, with their system; ``former_streams`` those of any timeline.
+    ``silent``: outputs aren't written until each input has been read to its former position.
     """
 
     version: int
@@ -268,10 +267,7 @@ class Restored:
 
 
 def version_of(savepoint_version: int, latest: Iterable[CommitRecord], before: int = 0) -> int:
-    """The version with which a timeline begins; ``before`` is that of the timeline before.
-
-    It is no lower than any that a task of the app has committed: targets and readers ignore lower ones as old.
-    """
+    """The version with which a timeline begins, no lower than any committed: targets and readers ignore lower ones."""
     return max([savepoint_version, before, *(record.version for record in latest)])
 
 
@@ -343,8 +339,7 @@ def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
     """Return the event time: the task's own, or the progress on which all donors of its state agree.
 
-    A donor without partitions has made no progress since, and its rows had moved to the others. So it doesn't hold them
-    back, because they would emit results again.
+    A donor without partitions doesn't hold them back: its rows had moved to the others, which would emit them again.
     """
     dealt = restored.rescaled.get(task.stage)
     if dealt is not None:
@@ -366,8 +361,7 @@ def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> Ti
 def _ended_streams(restored: Restored, task: TaskName, all_times: Sequence[TimesCheckpoint]) -> list[str]:
     """Return the intermediate streams whose readers know that the task has ended them.
 
-    For a rescaled stage, they know only what holds for all of its tasks (``_renamed``). So a task that had ended
-    because it had no partition announces this again, because they would wait for it forever.
+    For a rescaled stage, they know only what holds for all of its tasks (``_renamed``).
     """
     if task.stage in restored.rescaled:
         all_times = [decode_times(kept.bookkeeping) for name, kept in restored.kept.items() if name.stage == task.stage]
@@ -459,10 +453,9 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A savepoint of ``app`` at ``version``: every task had committed exactly that.
+    """``savepoint.json``, written last: a savepoint of ``app`` at ``version``, which every task had committed exactly.
 
-    ``gone`` are former names of the app's parts. ``system`` has its intermediate streams. ``written``: it was made of
-    rows, not taken of a running app.
+    ``gone`` are former names of the app's parts. ``written``: it was made of rows, not taken of a running app.
     """
 
     format: int = FORMAT

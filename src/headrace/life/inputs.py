@@ -28,10 +28,7 @@ INPUTS_FORMAT = 2
 
 
 class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An input of a stage; ``stream`` is ``system.name``. Its tasks keep their positions under the name ``kept_as``.
-
-    ``tasks``: these tasks of the stage read all of it; None: task n reads partition n.
-    """
+    """An input of a stage. Its tasks keep positions under ``kept_as``. ``tasks`` None: task n reads partition n."""
 
     id: str
     stage: str
@@ -51,10 +48,7 @@ class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _StageInputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``inner`` are the stage's intermediate streams and changelogs, and ``outputs`` its other outputs.
-
-    ``timed``: the app has event time. ``customs``: the kinds of startpoint that it registers.
-    """
+    """``inner`` are the stage's intermediate streams and changelogs. ``customs`` are kinds of startpoint."""
 
     format: int = INPUTS_FORMAT
     inputs: tuple[AppInput, ...]
@@ -91,10 +85,7 @@ class AppInputs:
         return found
 
     def named(self, name: str) -> list[AppInput]:
-        """Return the input with this id, or with this name in its system, in each stage that reads it.
-
-        Raises ``UsageError``, which says why something else that the app has can't be moved.
-        """
+        """Return the input with this id or name in each stage that reads it. Raises ``UsageError`` with the reason."""
         for matches in (lambda one: one.id == name, lambda one: name in (one.stream, StreamId.parse(one.stream).name)):
             found = [one for one in self.inputs if matches(one)]
             if found:

@@ -84,8 +84,7 @@ class MetadataStore(Protocol):
     """Keys and values in namespaces, with compare-and-set. Threads may share a handle.
 
     What a call has written when it returns is durable, and every later call of any process sees it. All methods may
-    raise ``UnavailableError`` (nothing happened; try again) and ``StorageError``; writes also
-    ``IndeterminateWriteError``.
+    raise ``UnavailableError`` (nothing happened) and ``StorageError``; writes also ``IndeterminateWriteError``.
     """
 
     @property
@@ -98,8 +97,8 @@ class MetadataStore(Protocol):
     def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
         """Make all changes or none. Return the new versions in order, with 0 for a delete.
 
-        Returns None, and changes nothing, if one of the keys hasn't the version that its change expects. Each key may
-        be there once (``check_changes``).
+        Returns None, and changes nothing, if one of the keys hasn't the version that its change expects. Each may be
+        there once.
         """
 
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
@@ -129,10 +128,7 @@ def check_changes(changes: Sequence[Change]) -> None:
 def update(
     store: MetadataStore, namespace: str, key: str, change: Callable[[bytes | None], bytes | None]
 ) -> bytes | None:
-    """Replace a value by ``change(value)``, whatever other processes do meanwhile; return the new value.
-
-    ``change`` gets None if the key doesn't exist, and returns None to delete it. It may be called several times.
-    """
+    """Replace a value by ``change(value)`` (None: absent), which may be called several times; return the new value."""
     for _ in range(_MOST_ATTEMPTS):
         entry = store.get(namespace, key)
         new = change(entry.value if entry else None)
@@ -369,11 +365,7 @@ class SqliteMetadata(MetadataStore):
 
 
 def _create(path: Path) -> None:
-    """Create the file if it doesn't exist: under another name, then linked into place.
-
-    Two processes can't switch one file to write-ahead mode at the same time. So no other process sees the file before
-    the switch.
-    """
+    """Create the file under another name, then link it into place: nobody sees it before its mode has been switched."""
     if path.exists():
         return
     make_private_folder(path.parent)

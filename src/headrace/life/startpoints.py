@@ -50,11 +50,10 @@ class StartpointKey:
 class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A startpoint and its state. ``until`` and ``first``: see ``Order``. ``named``: the user wrote it for this task.
 
-    *pending*: written; it waits for the next start. *ordered*: a task has to apply it, as this ``generation``; if there
-    is an ``offset``, an earlier one has applied it, and ended before a commit. *applied*: ``generation`` reads from
+    *pending*: it waits for the next start. *ordered*: a task has to apply it, as this ``generation``; with an
+    ``offset``, an earlier one has applied it, and ended before a commit. *applied*: ``generation`` reads from
     ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others are done with. *released*: a commit
-    of ``version`` covers it. *replaced*: another one came before it was applied. *deleted*: by a user. ``by`` set it,
-    as ``user@host``, and ``note`` says why.
+    of ``version`` covers it. *replaced*: another one came before it was applied. *deleted*: by a user.
     """
 
     stream: str
@@ -143,10 +142,7 @@ class StartpointBook:
     def write(
         self, points: Mapping[StartpointKey, Startpoint], now_ms: int, *, by: str = "", note: str = ""
     ) -> dict[StartpointKey, StartpointState]:
-        """Write startpoints, all or none; return the pending ones that they replace.
-
-        ``UnavailableError``: another command did.
-        """
+        """Write startpoints, all or none; return those replaced. ``UnavailableError``: another command was faster."""
         there = self._store.scan(self._namespace, _WRITTEN)
         changes: list[Change] = []
         ended: list[StartpointState] = []
@@ -173,8 +169,7 @@ class StartpointBook:
     def delete(self, wanted: Callable[[StartpointKey], bool], now_ms: int, *, live: bool) -> list[StartpointState]:
         """Delete the startpoints that are ``wanted`` and not done with, all or none; return them.
 
-        ``live``: the app may be running. Then ``UsageError`` is raised for one that a task has been told to apply,
-        because it can't be told otherwise any more. ``UnavailableError``: another command changes one at the same time.
+        ``live``: the app may be running; then ``UsageError`` is raised for one that a task has been told to apply.
         """
         entries = self._unfinished()
         found = {name: state for name, state in self._states(entries).items() if wanted(state.key)}

@@ -25,11 +25,10 @@ Outputs = Literal["again", "silent"]
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A timeline that began with a savepoint: the ``savepoint`` of ``from_app``, at ``savepoint_version``.
+    """A timeline that began with a savepoint of ``from_app``. ``before`` was the current timeline.
 
-    ``before`` was the current timeline. ``version`` is the one with which its tasks begin: no task of the app has
-    committed a higher one. ``spoken``: a timeline whose ``outputs`` were silent has caught up, and writes them.
-    ``partitions`` are the new partition counts of streams. ``system`` has its intermediate streams.
+    Its tasks begin with ``version``: no task of the app has committed a higher one. ``spoken``: a timeline whose
+    ``outputs`` were silent has caught up, and writes them.
     """
 
     number: int

@@ -46,10 +46,7 @@ class ReplayStep(Enum):
 
 
 class Changelog:
-    """One task's changelog as read so far, from the commit ``base`` (None: from the very beginning).
-
-    ``generation`` and ``seq`` identify the last record that counts, ``local`` and ``record`` the last commit.
-    """
+    """One task's changelog as read so far, record by record, from the commit ``base`` (None: from its beginning)."""
 
     def __init__(self, producer: int, writer: str, base: LocalCheckpoint | None) -> None:
         self.generation = 0

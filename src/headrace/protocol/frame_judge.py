@@ -156,9 +156,9 @@ class FrameJudge:
         self._recount()
 
     def set_aside(self) -> tuple[bool, bool]:
-        """Stop waiting for the upstream tasks that are late. Return whether it did, and whether that needs a rollback.
+        """Stop waiting for late upstream tasks, if there is something to commit without them.
 
-        It doesn't if there is nothing to commit without them.
+        Return whether it did, and whether that needs a rollback.
         """
         late = [parent for parent in self._awaited if parent.closed <= self.version]
         ahead = self._committable([parent for parent in self._awaited if parent.closed > self.version])
@@ -177,10 +177,7 @@ class FrameJudge:
 
     @property
     def committable(self) -> int:
-        """M: the version through which all upstream tasks that aren't set aside are complete; END when none is alive.
-
-        If only tasks that are set aside are alive, it is the last version that any upstream task has announced.
-        """
+        """M; if only tasks that are set aside are alive, the last version that any upstream task has announced."""
         return self._committable(self._awaited)
 
     @property
@@ -250,10 +247,7 @@ class FrameJudge:
         )
 
     def load(self, entries: Iterable[InputEntry], version: int, parents_version: int) -> None:
-        """Reset to a commit record, but keep the fences, and who is set aside: the record says it, too.
-
-        Inputs that it doesn't name start at their oldest frame.
-        """
+        """Reset to a commit record, but keep fences, and who is set aside. Unnamed inputs start at their oldest frame."""
         self.version = version
         self.parents_version = parents_version
         saved = {(entry.stream, entry.partition): entry for entry in entries}

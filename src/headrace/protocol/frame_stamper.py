@@ -21,10 +21,8 @@ from headrace.protocol.record import OutputSeq
 class FrameStamper:
     """Stamps a task's outgoing frames. ``outputs`` maps each framed stream to its number of partitions.
 
-    ``own`` names the only partition that the task writes in some of them. Their other partitions get no frames of the
-    task, because no reader waits there for its commits, unlike in an intermediate stream.
-
-    With ``barriers`` off (at-least-once) frames are not labelled and no checkpoint frames are sent.
+    ``own`` names the only partition that the task writes in some of them: no reader waits for its commits in the
+    others. With ``barriers`` off (at-least-once) frames are not labelled and no checkpoint frames are sent.
     """
 
     def __init__(

@@ -50,8 +50,7 @@ class Forget(msgspec.Struct, frozen=True):
 class TakeGeneration(msgspec.Struct, frozen=True):
     """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
 
-    The metadata store issues the generation by compare-and-set, and only to the incarnation that the coordinator
-    considers current. If it is refused, the task stops permanently.
+    Only the incarnation that the coordinator considers current gets one. If it is refused, the task stops permanently.
     """
 
 
@@ -70,10 +69,9 @@ class ReadChangelog(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Restore bookkeeping and source positions from the record; seek each input partition to its offset.
+    """Restore bookkeeping and source positions from the record, if the task ever committed; seek inputs (None: oldest).
 
-    ``record`` is None if the task never committed. An offset of None means the oldest frame. ``orders`` are
-    startpoints: they say where to read sources, whatever the record says.
+    ``orders`` are startpoints: they say where to read sources, whatever the record says.
     """
 
     record: CommitRecord | None
@@ -101,10 +99,7 @@ class SendControl(msgspec.Struct, frozen=True):
 
 
 class ScanAhead(msgspec.Struct, frozen=True):
-    """Read the headers from these offsets to the current end of each partition; call ``learn`` for each restore frame.
-
-    Positions don't move: the frames are received afterwards from the same offsets.
-    """
+    """Call ``learn`` for each restore frame from these offsets to the current end. Positions don't move."""
 
     inputs: tuple[tuple[SSP, Offset | None], ...]
 

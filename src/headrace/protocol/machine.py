@@ -98,9 +98,9 @@ class TaskOrders:
 class MachineConfig:
     """The part of the plan that the machine needs.
 
-    ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
-    ``outputs`` maps each framed stream that the task writes to its number of partitions; ``own`` gives the only one
-    that it writes of some outputs. ``founded`` is the first commit of a task of a new timeline.
+    ``inputs`` are the intermediate input partitions with all producers that write them, ``outputs`` the framed streams
+    with their partition counts; ``own`` is the only one that it writes of some. ``founded``: the first commit, as taken
+    over.
     """
 
     task: TaskName
@@ -273,8 +273,8 @@ class TableMethods:
     def version_closed(self) -> bool:
         """Whether all upstream tasks that aren't set aside have closed the next version, or several.
 
-        The task's own label is the next version, except if it was timer-driven until its upstream tasks changed to
-        exactly-once. It has announced that label, so it waits until they have closed it, because labels don't fall.
+        The label is above it if the task was timer-driven until its upstream tasks changed to exactly-once. Labels
+        don't fall, so it waits until they have closed that.
         """
         return self.label <= self._closed_through < END_VERSION
 
@@ -528,10 +528,7 @@ class ProtocolMachine(TableMethods):
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
     ) -> instructions.Verdict | instructions.Forget:
-        """Judge the next frame of an intermediate input: it is at ``offset``, and the frame after it at ``after``.
-
-        ``control`` is the message of a checkpoint or restore frame, and None for all other frames.
-        """
+        """Judge the next frame of an intermediate input; ``control`` is that of a checkpoint or restore frame."""
         if self.phase is not Phase.RUNNING or self._woken or self._judge.due:
             raise ProtocolError(
                 f"task {self.config.task}: received a frame before the instruction was performed ({self.phase.value})"
@@ -543,10 +540,7 @@ class ProtocolMachine(TableMethods):
         return verdict
 
     def set_aside(self) -> bool:
-        """Stop waiting for the upstream tasks that are late. Return False if nothing can be committed without them.
-
-        If that undoes frames that were processed, the task rolls back, as after ``Verdict.ROLLBACK``.
-        """
+        """Stop waiting for late upstream tasks. Return False if nothing can be committed then. May roll back."""
         self._expect("set_aside", Phase.RUNNING)
         aside, undoes = self._judge.set_aside()
         if undoes:

@@ -165,10 +165,9 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One phase: the method ``instruction`` returns what the host must perform.
+    """One phase: the host performs what ``instruction`` returns. Then ``effect`` runs.
 
-    Once that is performed, the method ``effect`` runs, if there is one, and the first phase in ``then`` whose guard
-    holds follows.
+    The first phase in ``then`` whose guard holds follows.
     """
 
     phase: Phase

@@ -89,8 +89,8 @@ class Producer(Generic[T]):
 class ReadCommitted(Generic[T]):
     """Releases the committed frames of one partition. ``position`` is a saved position, None for a new reader.
 
-    ``whole`` says that a new reader starts at the very beginning of the stream. Then every producer must start with a
-    restore frame, and missing frames are an error. It is saved with the position.
+    ``whole``: a new reader starts at the very beginning of the stream, so every producer must start with a restore
+    frame, and missing frames are an error. It is saved with the position.
     """
 
     def __init__(self, position: ReaderPosition | None = None, *, whole: bool = False) -> None:
@@ -131,10 +131,7 @@ class ReadCommitted(Generic[T]):
     def receive(
         self, offset: Offset, after: Offset, header: Header, control: ControlMessage | None, frame: T
     ) -> Sequence[HeldFrame[T]]:
-        """Take the frame at ``offset``; return the frames that are now known to be committed, in order.
-
-        ``after`` is the offset of the next frame. Only user, watermark and end-of-stream frames are released.
-        """
+        """Take the frame at ``offset``; return the data frames that are now known to be committed, in order."""
         self._after = after
         if header.version == UNVERSIONED and header.seq == 0:
             if offset < self._plain_before:

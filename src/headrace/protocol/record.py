@@ -69,8 +69,8 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class OutputSeq(_Body, frozen=True, kw_only=True):
     """The seq of the last frame that the task had written to one output partition when it committed.
 
-    ``generation`` has written there last: the commit's, or an earlier one if the app no longer has the output.
-    ``landmark`` identifies, in a form of the system, a record that was written there with this frame, or after it.
+    ``generation`` has written there last. ``landmark`` identifies, in a form of the system, a record that was written
+    with this frame, or after it.
     """
 
     stream: str
@@ -91,10 +91,7 @@ class ParentEntry(_Body, frozen=True, kw_only=True):
 
 
 class InputEntry(_Body, frozen=True, kw_only=True):
-    """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame.
-
-    ``landmark`` identifies, in a form of the system, the record before the offset.
-    """
+    """One intermediate input partition, read from ``offset`` (None: oldest); ``landmark``: the record before it."""
 
     stream: str
     partition: int
@@ -115,8 +112,7 @@ class Covered(_Body, frozen=True, kw_only=True):
 class ReaderPosition(_Body, frozen=True, kw_only=True):
     """Where a read_committed reader resumes. Store it in one transaction with the results.
 
-    ``whole``: the reader started at the very beginning of the stream (see ``read_committed``). ``plain_before``: plain
-    frames before this offset were released, although ``offset`` is lower.
+    ``whole``: see ``read_committed``. ``plain_before``: plain frames before this offset were released.
     """
 
     format: int = READER_FORMAT
@@ -134,11 +130,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
 
 class Detour(_Body, frozen=True, kw_only=True):
-    """What follows a past range that is read again: at ``until`` reading goes back to where it was before.
-
-    A startpoint with an end begins one. A restart in the middle goes on exactly. The other fields are those of the
-    ``SourceEntry`` to go back to.
-    """
+    """What follows a past range that is read again: at ``until`` reading goes back to where the other fields say."""
 
     until: Offset
     offset: Offset
@@ -152,7 +144,7 @@ class Detour(_Body, frozen=True, kw_only=True):
     def of(cls, until: Offset, saved: SourceEntry | None, first: Offset) -> Detour:
         """Make the detour that ends at ``until`` and begins at a saved position; without one, at ``first``.
 
-        If the position is on a detour itself, then this one leads back to the same place, so nothing is lost.
+        If the position is on a detour itself, this one leads back to the same place, so nothing is lost.
         """
         if saved is not None and saved.detour is not UNSET:
             return msgspec.structs.replace(saved.detour, until=until)
@@ -217,10 +209,9 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):
-    """Everything that a restart needs: the body of a changelog's commit frame.
+    """Everything that a restart needs: the body of a changelog's commit frame. ``bookkeeping`` is any JSON of the task.
 
-    ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` belongs to
-    the task and is any JSON.
+    ``parents_version`` is the highest version that any parent has announced as committed.
     """
 
     format: int = COMMIT_FORMAT
@@ -240,7 +231,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
 
 class AbortRecord(_Body, frozen=True, kw_only=True):
-    """The record with which ``generation`` takes over. Everything that older generations left uncommitted is void.
+    """The record with which ``generation`` takes over; what older ones left uncommitted is void.
 
     Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
     """
@@ -253,8 +244,8 @@ class AbortRecord(_Body, frozen=True, kw_only=True):
 class LocalCheckpoint(msgspec.Struct, frozen=True):
     """The commit to which the local RocksDB corresponds. It counts, and its frame is at ``offset`` of the changelog.
 
-    ``offset`` is that of the commit frame itself, not of the next one. A restart reads this frame first: it holds the
-    record and the (generation, seq) to continue from, and proves that the state belongs to this changelog.
+    A restart reads this frame first: it holds the record and the (generation, seq) to continue from, and proves that
+    the state belongs to this changelog.
     """
 
     offset: Offset
@@ -386,12 +377,11 @@ class Donor:
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """How a task with an empty changelog begins.
+    """How a task with an empty changelog begins: with ``record`` as its first commit, and state of ``donors``.
 
-    ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None, the task gets all of it;
-    otherwise ``shares`` gives for each store the columns that divide its rows among ``tasks`` tasks. Of stores that are
-    ``copied``, the task gets all rows of the first donor. ``silent_until`` is the app's former position in each source
-    partition, up to which the task reads silently; None if the partition had ended.
+    If ``shares`` is None, it gets all of it; otherwise these give for each store the columns that divide its rows among
+    ``tasks`` tasks. Of stores that are ``copied``, it gets all rows of the first donor. ``silent_until`` is the app's
+    former position in each source partition, up to which it reads silently; None if the partition had ended.
     """
 
     record: CommitRecord
