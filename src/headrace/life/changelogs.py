@@ -176,7 +176,7 @@ class Changelogs:
 
 @contextmanager
 def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: int) -> Iterator[Changelogs | None]:
-    """The changelogs of an app in a timeline; None if it never ran there. ``UsageError``: only its program opens them."""
+    """The changelogs of an app in a timeline; None if it never ran there. Raises if only its program opens them."""
     systems = recorded_systems(metadata, app, timeline)
     with closing(Connections()) as connections:
         yield None if systems is None else Changelogs(home, app, timeline, systems, connections)

@@ -207,7 +207,6 @@ class Limits:
 
     @classmethod
     def of(cls, lag: str | None, checkpoint_age: str | None, restarts: str | None) -> Limits:
-        """Return the limits that options set."""
         most, within = (None, 0) if restarts is None else _restarts(restarts)
         return cls(
             None if lag is None else to_ms(lag, "--max-lag", error=UsageError),

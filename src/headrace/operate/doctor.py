@@ -23,7 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from headrace.core.errors import HeadraceError
-from headrace.operate.cli.console import counted, format_bytes
+from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
     from headrace.api.specs import Graph

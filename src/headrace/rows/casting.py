@@ -67,7 +67,6 @@ def cast_column(series: pl.Series, expected: pl.DataType) -> tuple[pl.Series, li
 
 
 def cast_safety(found: pl.DataType, expected: pl.DataType) -> CastSafety:
-    """What a cast from ``found`` to ``expected`` can do to values."""
     if found == expected:
         return CastSafety.SAME
     if found == pl.Null:

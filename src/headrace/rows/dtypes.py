@@ -64,7 +64,6 @@ def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
 
 
 def dtype_to_json(dtype: Any, column: str = "?") -> Any:
-    """One type in the durable form."""
     dtype = instantiate(dtype, column)
     name = type(dtype).__name__
     if name in _PLAIN:
@@ -91,7 +90,6 @@ def dtype_to_json(dtype: Any, column: str = "?") -> Any:
 
 
 def dtype_from_json(value: Any) -> pl.DataType:
-    """Read what ``dtype_to_json`` wrote."""
     if isinstance(value, str) and value in _PLAIN:
         return _PLAIN[value]()
     match value:

@@ -114,7 +114,6 @@ def decode_halving(
 
 
 def all_values(payloads: Sequence[Payload]) -> TypeGuard[Sequence[bytes]]:
-    """Whether none of them is None."""
     return all(payloads) or None not in payloads  # all() is the faster one, and an empty payload is rare
 
 
@@ -128,7 +127,6 @@ def without_nulls(payloads: Sequence[Payload], decode: Callable[[Sequence[bytes]
 
 
 def nulls(payloads: Sequence[Payload]) -> npt.NDArray[np.bool_]:
-    """Which of them are None."""
     return np.fromiter((payload is None for payload in payloads), dtype=bool, count=len(payloads))
 
 
@@ -147,7 +145,6 @@ def gathered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
 
 
 def json_parser(columns: Columns) -> Parse:
-    """A parser of lines with one object each that has these columns."""
     wire = wire_columns(columns)
     empty = pl.DataFrame(schema=columns)
 
@@ -381,5 +378,4 @@ def open_format(spec: FormatSpec) -> Format:
 
 
 def inner_format(spec: FormatSpec) -> Format:
-    """The format that another one is wrapped around."""
     return open_format(FormatSpec(**spec.settings["format"]))

@@ -82,7 +82,6 @@ def hash_kind(dtype: pl.DataType) -> str:
 
 
 def partition_of(df: pl.DataFrame, columns: Sequence[str], n: int) -> PartitionIds:
-    """The partition of each row among ``n``: its hash modulo ``n``."""
     if not 1 <= n <= MAX_PARTITIONS:
         raise DeclarationError(f"{n} partitions: a stream can have 1 to {MAX_PARTITIONS}")
     hashes = hash_rows(df, columns)
@@ -336,7 +335,6 @@ def murmur2(keys: pl.Series) -> Words:
 
 
 def layout(keys: pl.Series) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """The bytes of all keys, and where in them each begins, and its length. Null is like empty."""
     data, starts, ends = laid_out(keys.fill_null(b"").rechunk())
     return np.frombuffer(data, np.uint8), starts, ends - starts
 

@@ -64,12 +64,10 @@ class Piece:
 
     @property
     def frame(self) -> pl.DataFrame:
-        """Its rows; the column ``TIME`` has their times."""
         return decode_rows(self.body, checked=True)
 
 
 def pieces_in(batch: pa.RecordBatch) -> Iterator[Piece]:
-    """The pieces of a part of the table."""
     columns = [batch.column(name).to_pylist() for name in SCHEMA.names[:-1]]
     bodies = batch.column(SCHEMA.names[-1])
     for place, values in enumerate(zip(*columns, strict=True)):
@@ -78,7 +76,6 @@ def pieces_in(batch: pa.RecordBatch) -> Iterator[Piece]:
 
 
 def as_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """Pieces as a part of the table."""
     columns = [_array([getattr(piece, field.name) for piece in pieces], field.type) for field in SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -182,7 +179,6 @@ def parse_rows(data: bytes, ends: npt.NDArray[np.int64], parse: Parse) -> list[P
 def readable_rows(
     rows: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]
 ) -> tuple[list[pl.DataFrame], list[BadRow]]:
-    """The frames of the rows that can be parsed, in order, and the rows that can't."""
     frames: list[pl.DataFrame] = []
     bad: list[BadRow] = []
     _halve(rows, 0, parse, frames, bad)

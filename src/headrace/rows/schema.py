@@ -56,7 +56,6 @@ def type_of(declared: object, column: str) -> pl.DataType | None:
 
 
 def model_fields(record: object) -> list[str] | None:
-    """The names of the fields of a Pydantic model class; None for anything else."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is None or not isinstance(record, type) or not issubclass(record, pydantic.BaseModel):
         return None
@@ -155,7 +154,6 @@ def _dict_builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[An
 
 
 def record_maker(names: list[str], record: type | None) -> Callable[..., Any]:
-    """A function from the values of one row to a dict, or to an instance of ``record``."""
     if record is None:
         return _dict_maker(tuple(names))
     hints = typing.get_type_hints(record)
@@ -210,7 +208,6 @@ def _of_hint(hint: Any, where: str, outer: tuple[type, ...]) -> pl.DataType:
 
 
 def is_record(declared: object) -> TypeGuard[type]:
-    """Whether it is a class whose fields can be columns: a dataclass, or a model of Pydantic."""
     return isinstance(declared, type) and (dataclasses.is_dataclass(declared) or model_fields(declared) is not None)
 
 
@@ -274,7 +271,6 @@ class Mismatch:
     rows: list[int]
 
     def error(self) -> DataError:
-        """The error to raise when the policy is to fail."""
         which = f"row {self.rows[0]} doesn't fit"
         if len(self.rows) > 1:
             which = f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}"
@@ -375,7 +371,6 @@ class Schema:
         return Schema, (self.columns, self.record)
 
     def empty(self) -> pl.DataFrame:
-        """A batch without rows."""
         return pl.DataFrame(schema=self.columns)
 
     def require(self, columns: Iterable[str], where: str) -> None:
@@ -540,7 +535,6 @@ class Schema:
 
 
 def nulls(name: str, dtype: pl.DataType, height: int) -> pl.Series:
-    """A column without values, for rows that were written before it was added."""
     return pl.Series(name, [None], dtype).new_from_index(0, height)
 
 

@@ -45,7 +45,6 @@ _AS_TEXT = (pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time)
 
 
 def wire_columns(columns: Columns) -> Columns:
-    """The columns as types to request from a parser."""
     return {name: _wire(dtype) for name, dtype in columns.items()}
 
 
@@ -100,7 +99,6 @@ def why_unreadable(error: pl.exceptions.PolarsError) -> str:
 
 
 def without_null_types(columns: Columns) -> Columns:
-    """Inferred columns, with text for a column of nothing but nulls."""
     return {name: pl.String() if dtype == pl.Null else dtype for name, dtype in columns.items()}
 
 
@@ -136,7 +134,6 @@ class CsvFormat:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
-        """The format with these options. Raises ``DeclarationError`` for an unknown one."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
@@ -148,7 +145,6 @@ class CsvFormat:
         return cls(**options)
 
     def options(self) -> dict[str, Any]:
-        """The options that aren't the defaults."""
         usual = asdict(CsvFormat())
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
@@ -180,7 +176,6 @@ def _encoding(name: str) -> str:
 
 
 def encode_lines(df: pl.DataFrame) -> bytes:
-    """The rows as JSON lines, one object a line."""
     out = io.BytesIO()
     df.with_columns(_spelled(pl.col(name), dtype) for name, dtype in df.schema.items()).write_ndjson(out)
     return out.getvalue()
@@ -246,7 +241,6 @@ def shown(line: bytes) -> str:
 
 
 def readable(error: Exception) -> str:
-    """Why a line isn't a row, in plain words."""
     text = str(error)
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"

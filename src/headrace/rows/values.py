@@ -49,7 +49,6 @@ def column(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
 
 
 def misfit(name: str, value: Any, dtype: pl.DataType, error: BaseException) -> str:
-    """Say that a value isn't one of a column's type; ``error`` is what ``column`` has raised."""
     why = f": {error}" if isinstance(error, UnfitError) else ""
     return f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}{why}"
 

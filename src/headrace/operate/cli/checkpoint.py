@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.operate.cli.console import (
-    HOME,
-    AppOrAll,
-    AsJson,
-    Home,
-    Metadata,
-    Snapshots,
-    counted,
-    format_bytes,
-    print_json,
-    print_line,
-    print_note,
-    print_table,
-)
+from headrace.operate.cli.console import print_json, print_line, print_note, print_table
+from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Snapshots
+from headrace.operate.words import age, counted, format_bytes
 
 if TYPE_CHECKING:
     from headrace.coordinator.messages import CheckpointStatus
@@ -118,8 +107,6 @@ def _took(checkpoint: TaskCheckpoint, running: Running) -> str:
 
 
 def _print_list(found: Sequence[TaskCheckpoint], running: Running) -> None:
-    from headrace.operate.cli.status_view import age
-
     rows = []
     for one in found:
         about = (one.app, one.task, _version(one), one.current_generation)
@@ -141,8 +128,6 @@ def _version(checkpoint: TaskCheckpoint) -> str:
 
 def _print_one(one: TaskCheckpoint, running: Running) -> None:
     import msgspec
-
-    from headrace.operate.cli.status_view import age
 
     print_line(f"{one.app}  {one.task}")
     if one.problem is not None:

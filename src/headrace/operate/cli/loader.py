@@ -160,7 +160,6 @@ def load_runnable_app(
 
 
 def find_apps(module: ModuleType) -> dict[str, Declarations]:
-    """Return the apps in module-level variables, by name."""
     found: dict[str, Declarations] = {}
     for value in vars(module).values():
         if isinstance(value, Declarations):

@@ -19,23 +19,11 @@ from typer.exceptions import TyperException
 
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
-from headrace.operate.cli.checkpoint import list_checkpoints, show
-from headrace.operate.cli.console import AsJson, Exit, exit_of, print_error, print_note, print_result, print_traceback
-from headrace.operate.cli.dashboard import dashboard
+from headrace.operate.cli import checkpoint, savepoint, startpoint, status, stream, table
+from headrace.operate.cli.console import Exit, exit_of, print_error, print_note, print_result, print_traceback
 from headrace.operate.cli.new import new
+from headrace.operate.cli.options import AsJson
 from headrace.operate.cli.run import backfill, doctor, plan, run
-from headrace.operate.cli.savepoint import create as create_savepoint
-from headrace.operate.cli.savepoint import delete as delete_savepoint
-from headrace.operate.cli.savepoint import export as export_savepoint
-from headrace.operate.cli.savepoint import import_ as import_savepoint
-from headrace.operate.cli.savepoint import list_ as list_savepoints
-from headrace.operate.cli.savepoint import restore as restore_savepoint
-from headrace.operate.cli.savepoint import show as show_savepoint
-from headrace.operate.cli.savepoint import timelines, undo
-from headrace.operate.cli.startpoint import address, delete, list_startpoints, set_
-from headrace.operate.cli.status import check, drain, metrics, offsets, peek, status
-from headrace.operate.cli.stream import add_column, create, describe, list_, read, repair, seal, trim, verify, write
-from headrace.operate.cli.table import get, list_tables, scan
 
 LOG_LEVEL = "--log-level"
 LOG_FORMAT = "--log-format"
@@ -82,11 +70,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
-checkpoints = typer.Typer(no_args_is_help=True, help="Show what tasks have committed.")
-startpoints = typer.Typer(no_args_is_help=True, help="Change where an app reads its inputs from.")
-tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
-savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
-streams = typer.Typer(no_args_is_help=True, help="Create, write, read, check and end streams.")
 
 
 def version(as_json: AsJson = False) -> None:
@@ -131,52 +114,43 @@ def _headrace(
     """Headrace, a stream processor on Spark."""
 
 
-app.command("new")(new)
-app.command("plan")(plan)
-app.command("offsets")(offsets)
-app.command("run")(run)
-app.command("backfill")(backfill)
-app.command("status")(status)
-app.command("dashboard")(dashboard)
-app.command("peek")(peek)
-app.command("check")(check)
-app.command("metrics")(metrics)
-app.command("doctor")(doctor)
-app.command("drain")(drain)
-app.command("version")(version)
-streams.command("create")(create)
-streams.command("add-column")(add_column)
-streams.command("list")(list_)
-streams.command("describe")(describe)
-streams.command("write")(write)
-streams.command("read")(read)
-streams.command("seal")(seal)
-streams.command("trim")(trim)
-streams.command("verify")(verify)
-streams.command("repair")(repair)
-app.add_typer(streams, name="stream")
-checkpoints.command("list")(list_checkpoints)
-checkpoints.command("show")(show)
-app.add_typer(checkpoints, name="checkpoint")
-savepoints.command("create")(create_savepoint)
-savepoints.command("list")(list_savepoints)
-savepoints.command("show")(show_savepoint)
-savepoints.command("delete")(delete_savepoint)
-savepoints.command("restore")(restore_savepoint)
-savepoints.command("undo")(undo)
-savepoints.command("timelines")(timelines)
-savepoints.command("export")(export_savepoint)
-savepoints.command("import")(import_savepoint)
-app.add_typer(savepoints, name="savepoint")
-startpoints.command("set")(set_)
-startpoints.command("list")(list_startpoints)
-startpoints.command("address")(address)
-startpoints.command("delete")(delete)
-app.add_typer(startpoints, name="startpoint")
-tables.command("list")(list_tables)
-tables.command("get")(get)
-tables.command("scan")(scan)
-app.add_typer(tables, name="table")
+_Commands = dict[str, Callable[..., None]]
+_COMMANDS: _Commands = {
+    "new": new, "plan": plan, "offsets": status.offsets, "run": run, "backfill": backfill, "status": status.status,
+    "dashboard": status.dashboard, "peek": status.peek, "check": status.check, "metrics": status.metrics,
+    "doctor": doctor, "drain": status.drain, "version": version,
+}  # fmt: skip
+_GROUPS: dict[str, tuple[str, _Commands]] = {
+    "stream": ("Create, write, read, check and end streams.", {
+        "create": stream.create, "add-column": stream.add_column, "list": stream.list_, "describe": stream.describe,
+        "write": stream.write, "read": stream.read, "seal": stream.seal, "trim": stream.trim, "verify": stream.verify,
+        "repair": stream.repair,
+    }),
+    "checkpoint": ("Show what tasks have committed.", {
+        "list": checkpoint.list_checkpoints, "show": checkpoint.show,
+    }),
+    "savepoint": ("Take, restore and move copies of an app and its state.", {
+        "create": savepoint.create, "list": savepoint.list_, "show": savepoint.show, "delete": savepoint.delete,
+        "restore": savepoint.restore, "undo": savepoint.undo, "timelines": savepoint.timelines,
+        "export": savepoint.export, "import": savepoint.import_,
+    }),
+    "startpoint": ("Change where an app reads its inputs from.", {
+        "set": startpoint.set_, "list": startpoint.list_startpoints, "address": startpoint.address,
+        "delete": startpoint.delete,
+    }),
+    "table": ("Read the tables of a running app.", {"list": table.list_tables, "get": table.get, "scan": table.scan}),
+}  # fmt: skip
+
+
+def _add(group: typer.Typer, commands: _Commands) -> typer.Typer:
+    for name, command in commands.items():
+        group.command(name)(command)
+    return group
+
+
+_add(app, _COMMANDS)
+for _name, (_help, _commands_of_group) in _GROUPS.items():
+    app.add_typer(_add(typer.Typer(no_args_is_help=True, help=_help), _commands_of_group), name=_name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,8 @@ import typer
 
 from headrace.core.errors import UsageError
 from headrace.core.files import writing
-from headrace.operate.cli.console import AsJson, print_json, print_line, print_note
+from headrace.operate.cli.console import print_json, print_line, print_note
+from headrace.operate.cli.options import AsJson
 
 FILES = {
     "pipeline.py": "pipeline.py.txt",

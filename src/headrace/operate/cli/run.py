@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
@@ -12,26 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.core.errors import UsageError
-from headrace.operate.cli.console import (
-    HOME,
-    AppName,
-    AsJson,
-    DropState,
-    Exit,
-    FileArguments,
-    FromTables,
-    FunctionArguments,
-    Home,
-    Metadata,
-    Pipeline,
-    Rename,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-    renames,
-    tables_of,
-)
+from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result
+from headrace.operate.cli.options import HOME, AppName, AsJson, FileArguments, FunctionArguments, Home, Metadata
 
 if TYPE_CHECKING:
     from headrace.api.specs import Graph
@@ -40,6 +22,40 @@ if TYPE_CHECKING:
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 _QUICKLY = "-XX:TieredStopAtLevel=1"
 
+Pipeline = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="The Python file that declares the app (pipeline.py); or an app, or a function that returns one, in a "
+        "file or module (pipeline.py:make_app, package.module:app).",
+    ),
+]
+DropState = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-state",
+        metavar="ID",
+        help="Let this step, table, stream, input or output start over if its kept state or stream doesn't fit any "
+        "more; may be given several times.",
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="NEW is the new id of OLD and continues with its state; may be given several times.",
+    ),
+]
+FromTables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-tables",
+        metavar="INPUT=TABLE",
+        help="Read the input's history from a Spark table (views=db.views, or views=parquet:/path); "
+        "may be given several times.",
+    ),
+]
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
 ]
@@ -188,6 +204,33 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--conf {key} is given twice: {settings[key]!r} and {value!r}")
         settings[key.strip()] = value
     return settings
+
+
+def tables_of(pairs: Sequence[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for input_, table in _split("--from-tables", "INPUT=TABLE", "views=db.views", pairs):
+        if input_ in found:
+            raise UsageError(f"--from-tables gives {input_!r} two tables: {found[input_]!r} and {table!r}")
+        found[input_] = table
+    return found
+
+
+def renames(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return ``OLD=NEW`` pairs as a dict from new to old ids."""
+    found: dict[str, str] = {}
+    for old, new in _split("--rename", "OLD=NEW", "per-10s=per-window", pairs):
+        if new in found:
+            raise UsageError(f"--rename gives {new!r} two former ids: {found[new]!r} and {old!r}")
+        found[new] = old
+    return found
+
+
+def _split(option: str, form: str, example: str, pairs: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for pair in pairs or ():
+        left, equals, right = (part.strip() for part in pair.partition("="))
+        if not left or not equals or not right:
+            raise UsageError(f"{option} {pair}: expected {form}", hint=f"write {option} {example}")
+        yield left, right
 
 
 def backfill(

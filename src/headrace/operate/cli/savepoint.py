@@ -11,21 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.core.errors import UsageError
-from headrace.operate.cli.console import (
-    HOME,
-    AppOrAll,
-    AsJson,
-    Home,
-    Metadata,
-    Snapshots,
-    counted,
-    format_bytes,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-    print_table,
-)
+from headrace.operate.cli.console import print_json, print_line, print_note, print_result, print_table
+from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Snapshots
+from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
     from headrace.life.founding import Manifest
@@ -278,8 +266,6 @@ def import_(
 
 
 def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
-    """Return ``STEP=N`` pairs as a dict."""
-
     counts: dict[str, int] = {}
     for pair in pairs:
         name, equals, count = pair.rpartition("=")

@@ -14,20 +14,9 @@ import typer
 from headrace.core.clock import parse_moment, utc_text
 from headrace.core.errors import UsageError
 from headrace.core.files import METADATA_VARIABLE
-from headrace.operate.cli.console import (
-    HOME,
-    AsJson,
-    Exit,
-    Home,
-    Metadata,
-    counted,
-    format_bytes,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-    print_table,
-)
+from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
+from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
+from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
     from headrace.coordinator.messages import Move, SetAnswer
@@ -358,7 +347,6 @@ def effect(move: Move) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """Return a time for a table."""
     return "-" if ms is None else utc_text(ms)
 
 

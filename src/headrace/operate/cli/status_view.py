@@ -15,8 +15,8 @@ from rich.text import Text
 
 from headrace.coordinator.messages import AppStatus, OutputStatus, StageStatus, TaskStatus
 from headrace.core.ids import stage_of
-from headrace.operate.cli.console import counted, format_bytes
 from headrace.operate.diagnosis import SLOT_REMEDY, alike
+from headrace.operate.words import age, counted, format_bytes
 from headrace.run.progress import lag_of, time_of
 from headrace.task.standby_status import furthest_behind
 
@@ -35,7 +35,6 @@ _STATE_STYLES = {
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
-    """Return the whole status, ``width`` characters wide; for an app that has ended, how it ended."""
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms), soft_wrap=True)
@@ -64,7 +63,6 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
 
 
 def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
-    """Return each output of the app, summed over its tasks."""
     found: dict[str, OutputStatus] = {}
     for task in tasks:
         for id_, output in task.outputs.items():
@@ -92,7 +90,6 @@ def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
 
 
 def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
-    """Yield what an operator should know: errors, unreachable targets, lost containers, rows without effect, ..."""
     if status.error is not None:
         yield f"the app failed: {status.error.message}"
     for container in status.containers:
@@ -122,17 +119,6 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
         for one in found:
             often = f", {one.times:,} times" if one.times > 1 else ""
             yield f"{name}: {one.message} ({age(now_ms - one.at_ms)} ago{often})"
-
-
-def age(ms: int | None) -> str:
-    """Return a duration in a readable unit: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``."""
-    if ms is None:
-        return "?"
-    seconds = abs(ms) / 1000
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def _why(status: AppStatus) -> Iterable[str]:

@@ -14,18 +14,7 @@ import typer
 
 from headrace.core.errors import FrameError, HeadraceError, UsageError
 from headrace.operate.cli.console import (
-    HOME,
-    AsJson,
     Exit,
-    Home,
-    Metadata,
-    OfApp,
-    Partition,
-    Schema,
-    StreamName,
-    column_names,
-    counted,
-    format_bytes,
     print_error,
     print_json,
     print_line,
@@ -33,6 +22,8 @@ from headrace.operate.cli.console import (
     print_result,
     print_table,
 )
+from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
+from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
     from headrace.core.ids import SSP
@@ -43,6 +34,28 @@ if TYPE_CHECKING:
     from headrace.systems.log.system import Findings
 
 _REASONS_MAX = 10
+
+StreamName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The stream, as NAME or SYSTEM.NAME. NAME alone means a stream of the embedded log, or with --app "
+        "one of the app's own system.",
+    ),
+]
+OfApp = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="APP", help="Resolve names as this app does, and look for its own streams where it keeps them."
+    ),
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", metavar="COLUMNS", help='The columns and their types: "member:str,url:str,ts:datetime[ms]".'
+    ),
+]
+Partition = Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")]
 
 
 def create(
@@ -625,3 +638,7 @@ def _report(written: WrittenRows, as_json: bool) -> None:
         print_note(f"wrote {counted(written.rows, 'row')} to {written.stream}{where}")
         if written.already:
             print_note(f"the stream already had {counted(written.already, 'row')} of write {written.id!r}")
+
+
+def column_names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()

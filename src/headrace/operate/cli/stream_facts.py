@@ -17,7 +17,8 @@ from headrace.core.clock import WallClock, check_past, parse_moment, to_ms, utc_
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, Offset, StreamId, check_id
 from headrace.core.secrets import SecretUrl
-from headrace.operate.cli.console import counted, format_bytes, print_note
+from headrace.operate.cli.console import print_note
+from headrace.operate.words import counted, format_bytes
 from headrace.rows.dtypes import columns_to_json
 from headrace.systems.base import Admin, Edge, Position, StreamInfo, System
 from headrace.systems.registry import LOG, SystemSpec, home_log, offsets_are_bytes, open_system, require_stream
@@ -36,23 +37,18 @@ class Place:
     home: Path
 
     def admin(self) -> Admin:
-        """Return the system's admin."""
         return self.system.admin()
 
     def ssp(self, partition: int) -> SSP:
-        """Return the SSP of a partition."""
         return SSP(self.stream, partition)
 
     def find(self) -> StreamInfo | None:
-        """Return the stream's info; None if it doesn't exist."""
         return self.admin().describe(self.stream.name)
 
     def require(self) -> StreamInfo:
-        """Return the stream's info. The error, if there is no such stream, suggests a similar name."""
         return require_stream(self.system, self.stream, self.home)
 
     def require_partition(self, partition: int) -> StreamInfo:
-        """Return the stream's info, if it has this partition."""
         info = self.require()
         if not 0 <= partition < info.partitions:
             raise UsageError(
@@ -61,7 +57,6 @@ class Place:
         return info
 
     def log_folder(self) -> Path:
-        """Return the folder of the stream's log, if it is in a log of files."""
         if self.spec.kind != LOG:
             raise UsageError(
                 f"{self.stream} is a stream of {self.spec.kind}, not of a file log", hint="use the tools of that system"
@@ -73,7 +68,6 @@ class Place:
         return offsets if offsets_are_bytes(self.spec) else None
 
     def amount(self, offsets: int) -> str:
-        """Return the same as text."""
         return format_bytes(offsets) if offsets_are_bytes(self.spec) else counted(offsets, "frame")
 
 
@@ -98,12 +92,10 @@ def locate(text: str, home: Path, metadata: SecretUrl | None = None, app: str | 
 
 
 def place_in(spec: SystemSpec, name: str, home: Path) -> Place:
-    """Return a stream of a system."""
     return Place(StreamId(spec.name, check_id("stream", name)), spec, open_system(spec), home)
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
-    """Return a stream's name, partition count, columns and key, and which columns were added later."""
     columns = None if info.columns is None else columns_to_json(info.columns)
     added = [name for name in columns or () if name in info.added]
     about = {"stream": str(place.stream), "partitions": info.partitions, "columns": columns}
@@ -140,7 +132,6 @@ def facts_about(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
-    """Return all streams of a system, by name."""
     found = []
     for name in open_system(spec).admin().list():
         about = facts_about(place_in(spec, name, home))
@@ -149,19 +140,16 @@ def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
 
 
 def size_as_text(about: Mapping[str, Any]) -> str:
-    """Return the size of a stream."""
     return counted(about["frames"], "frame") if about["bytes"] is None else format_bytes(about["bytes"])
 
 
 def columns_as_text(columns: dict[str, Any] | None) -> str:
-    """Return the columns on one line."""
     if columns is None:
         return "not declared"
     return ", ".join(f"{name}: {_type_as_text(dtype)}" for name, dtype in columns.items())
 
 
 def _type_as_text(dtype: Any) -> str:
-    """A type of the durable form as users write it: ``List[Int64]``."""
     match dtype:
         case str():
             return dtype

@@ -36,8 +36,8 @@ from headrace.core.errors import (
 )
 from headrace.core.files import UNREADABLE, which_readable
 from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
-from headrace.operate.cli.console import counted
 from headrace.operate.cli.stream_facts import Place
+from headrace.operate.words import counted
 from headrace.rows.dtypes import Columns, instantiate, parse_columns
 from headrace.rows.given import concat_rows
 from headrace.rows.pieces import ROW_BYTES_MAX, BadRow, ParsedRows, last_row_ends, parse_rows
@@ -77,11 +77,9 @@ class Lines:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached."""
         return self._left == 0
 
     def of(self, frames: Iterable[Frame]) -> bytes:
-        """Return the lines of these frames."""
         return b"".join(self._frame(frame) for frame in frames if not self.full)
 
     def _frame(self, frame: Frame) -> bytes:
@@ -230,7 +228,6 @@ class WritePatience:
     latest: float
 
     def wait(self, first_byte_at: float) -> float:
-        """Return how long to wait now."""
         return max(0.0, min(self.quiet, first_byte_at + self.latest - time.monotonic()))
 
 
@@ -364,7 +361,6 @@ def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> RowSourc
 
 
 def check_readable(path: Path) -> None:
-    """Raise ``UsageError`` unless this is a readable file."""
     if not path.exists():
         raise UsageError(f"there is no file {path}")
     if path.is_dir():
@@ -440,7 +436,6 @@ class WrittenRows(msgspec.Struct, rename="camel"):
     """The file that an interrupt left half written; None if nothing is missing."""
 
     def add(self, frames: Sequence[WrittenFrame]) -> None:
-        """Count acknowledged frames."""
         for frame in frames:
             self.rows += frame.rows
             self.frames += 1

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.core.errors import UsageError
-from headrace.operate.cli.console import (
-    HOME,
-    AsJson,
-    Exit,
-    Home,
-    Metadata,
-    counted,
-    print_json,
-    print_line,
-    print_note,
-    print_table,
-)
+from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_table
+from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
+from headrace.operate.words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,8 +46,6 @@ At = Annotated[
 
 
 def time_of(text: str | None) -> int | datetime | None:
-    """Parse a time, if there is one."""
-
     if text is None:
         return None
     try:
@@ -83,7 +72,6 @@ def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: 
 
 
 def next_value(columns: Mapping[str, pl.DataType], first: Sequence[str], text: str | None, table: str) -> Any:
-    """Parse a text for the column after the first ones; None for no text."""
     return None if text is None else key_values(columns, [*first, text], table)[-1]
 
 
@@ -101,7 +89,6 @@ def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
 
 
 def _is_bare(dtype: pl.DataType, text: str) -> bool:
-    """Whether JSON writes the value without quotes: a number or a bool, in a column of such a type."""
     import polars as pl
 
     if not (dtype.is_integer() or dtype.is_float() or dtype.is_(pl.Boolean())):
@@ -137,7 +124,6 @@ def _hint(dtype: pl.DataType) -> str | None:
 
 
 def print_json_lines(parts: Sequence[TaskRows]) -> None:
-    """Print one line per row, as ``headrace stream read`` does, with the row's task and version."""
     import polars as pl
 
     from headrace.rows.text import encode_lines
@@ -148,7 +134,6 @@ def print_json_lines(parts: Sequence[TaskRows]) -> None:
 
 
 def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
-    """Print the rows below their column names, no wider than the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -171,7 +156,6 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
 
 
 def print_versions(parts: Sequence[TaskRows]) -> None:
-    """Print a note to stderr with the number of rows and the version of each task."""
     rows = sum(part.rows.height for part in parts)
     by_version: dict[int | None, list[str]] = {}
     for part in parts:

@@ -60,7 +60,6 @@ class Desk:
         self._run: tuple[Asking, Callable[[], AppStatus]] | None = None
 
     def connect(self, ask: Asking, status: Callable[[], AppStatus]) -> None:
-        """Ask these running containers from now on."""
         self._run = ask, status
 
     def answer(self, what: str, query: Mapping[str, str]) -> Response | None:
@@ -133,7 +132,6 @@ class Feed:
         self._closed = False
 
     def seen(self) -> PagesStatus:
-        """Return how many listen, and how many were refused because of the limit."""
         with self._changed:
             return PagesStatus(watching=self._listening, refused=self._refused)
 
@@ -186,7 +184,6 @@ class Feed:
             return news, at, self._closed
 
     def leave(self) -> None:
-        """Note that a listener has left."""
         with self._changed:
             self._listening -= 1
             self._changed.notify_all()
@@ -225,7 +222,6 @@ class Subscription:
         yield event("end", b"{}")
 
     def close(self) -> None:
-        """Make room for others."""
         self._feed.leave()
 
 
@@ -263,7 +259,6 @@ def page_token(token: str) -> str:
 
 
 def page_url(url: str, token: str) -> str:
-    """Return the address of the page of a coordinator at ``url`` with ``token``."""
     return f"{url}{PATH}?token={page_token(token)}"
 
 
@@ -283,16 +278,13 @@ class Site:
         self._cookie = f"headrace-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     def owns(self, path: str) -> bool:
-        """Whether it is the page, or below it."""
         return path == PATH or path.startswith(f"{PATH}/")
 
     def knows(self, visit: Visit) -> bool:
-        """Whether the token is in the address or in the cookie."""
         given = visit.query.get("token", "") if visit.path == PATH else ""
         return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
 
     def answer(self, visit: Visit) -> Response | EventStream:
-        """The page, one of its files, or its events."""
         if visit.path == PATH and "token" in visit.query:
             return self._enter()
         if visit.path == f"{PATH}/events":
@@ -306,7 +298,6 @@ class Site:
         return Response(text.encode(), _TYPES[PurePosixPath(name).suffix], headers=_HEADERS)
 
     def refusal(self, visit: Visit) -> Response:
-        """Return a page that says what to do."""
         from headrace.operate.page.plan_page import asset
 
         del visit
@@ -314,7 +305,6 @@ class Site:
         return Response(body.encode(), _TYPES[".html"], HTTPStatus.UNAUTHORIZED, _HEADERS)
 
     def close(self) -> None:
-        """End all events."""
         self._feed.close()
 
     @cached_property
@@ -350,7 +340,6 @@ class LivePage:
     """The contents of an app's pages. Only one thread calls ``look``."""
 
     def __init__(self, plan: RenderedPlan, *, peek: bool = False) -> None:
-        """``peek``: the app allows to show messages."""
         self.desk = Desk(peek=peek)
         self._plan = plan
         self._facts = PlanFacts.of(plan)
@@ -364,12 +353,10 @@ class LivePage:
         self.feed = Feed(self._whole)
 
     def site(self, token: str) -> Site:
-        """Return the page; ``token`` opens it."""
         help_ = f"run: headrace dashboard {self._plan.app}"
         return Site(token, self._page, self.feed, help_, self.desk.answer)
 
     def look(self, status: AppStatus) -> None:
-        """Take the present status."""
         now_ms = self._clock.now_ms()
         sample = Sample.of(status, self._clock.monotonic_ms(), self._samples[-1] if self._samples else None)
         self._samples.append(sample)
@@ -453,7 +440,6 @@ class Deployed:
 
 
 def overview_of(place: str, found: Sequence[Deployed], now_ms: int) -> Document:
-    """Return what the page shows. Pure."""
     return {"place": place, "now": now_ms, "apps": [_app(one) for one in found]}
 
 
@@ -493,7 +479,6 @@ class Overview(RepeatedStep):
         self.step()
 
     def site(self, token: str) -> Site:
-        """Return the page; ``token`` opens it."""
         from headrace.operate.page.plan_page import overview_files
 
         return Site(token, overview_files, self.feed, "run: headrace dashboard")

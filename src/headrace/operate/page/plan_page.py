@@ -230,12 +230,10 @@ def _in_chains(stage: RenderedStage) -> list[RenderedOperator]:
 
 
 def anchor(kind: str, id_: str) -> str:
-    """Return the id in the page of the description of a stream, stage, table or operator."""
     return f"{kind}-{id_}"
 
 
 def plan_picture(plan: RenderedPlan, *, live: bool = False) -> str:
-    """Return the whole picture; a live one has places for rates, task states and numbers."""
     stages = [_StageBox(plan, stage, _LIVE_HEIGHT if live else 0.0) for stage in plan.stages]
     streams = [stream for stream in plan.streams.values() if stream.writers or stream.readers]
     boxes = {stage.name: stage.box for stage in stages}
@@ -422,7 +420,6 @@ Facts = Iterable[tuple[str, str]]
 
 
 def plan_html(plan: RenderedPlan) -> str:
-    """Return the page as text. Saved as a file, it works offline in any browser."""
     picture = plan_picture(plan)
     return _filled(
         "plan.html",
@@ -436,12 +433,10 @@ def plan_html(plan: RenderedPlan) -> str:
 
 
 def asset(name: str) -> str:
-    """Return the text of a file of this package."""
     return files("headrace.operate.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def summary(plan: RenderedPlan) -> str:
-    """Return the plan in one line."""
     words = [counted(len(plan.stages), "stage"), counted(plan.tasks(), "task"), plan.guarantee]
     if plan.grouping == "container":
         words.append("one task for each container")
@@ -449,7 +444,6 @@ def summary(plan: RenderedPlan) -> str:
 
 
 def legend(picture: str) -> str:
-    """Return what the boxes and lines of a picture mean, those that it has."""
     items = [
         f'<li><span class="key {class_.partition(" ")[2]}{" table" if class_.startswith("table") else ""}"></span>'
         f"{words}</li>"
@@ -466,7 +460,6 @@ def legend(picture: str) -> str:
 
 
 def descriptions(plan: RenderedPlan) -> Iterable[str]:
-    """Yield a section for everything in the picture, which shows when it is linked to."""
     for stage in plan.stages:
         yield _description("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
         for operator in stage.operators:
@@ -543,7 +536,6 @@ _STATES = (
 
 
 def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:
-    """Return all files of the page of an app, by name. ``peek``: it may show messages."""
     picture, peeks = plan_picture(plan, live=True), " data-peek" if peek else ""
     states = "".join(f'<li><span class="cell {class_}"></span>{words}</li>' for class_, words in _STATES)
     static = ("plan_page.css", "live.css", *_SCRIPTS)
@@ -552,7 +544,6 @@ def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:
 
 
 def overview_files() -> Mapping[str, str]:
-    """Return all files of the page that lists the apps of a home, by name."""
     static = ("plan_page.css", "live.css", "overview.js", "words.js")
     return {"index.html": asset("overview.html"), **{name: asset(name) for name in static}}
 

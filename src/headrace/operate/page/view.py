@@ -68,7 +68,6 @@ class Totals:
 
     @classmethod
     def of(cls, series: Sequence[Series]) -> Totals:
-        """Return the totals in the series of a task."""
         found = cls(series=series)
         for one in series:
             if (known := _PARTS_BY_LABEL.get(one.name)) is not None:
@@ -116,11 +115,9 @@ class Between:
 
     @property
     def seconds(self) -> float:
-        """The time between the samples; never 0."""
         return max((self.after.at_ms - self.before.at_ms) / 1000, 1e-3)
 
     def task(self, name: str) -> TaskPace:
-        """Return the changes of a task."""
         return TaskPace(self.before.tasks.get(name, _NOTHING), self.after.tasks.get(name, _NOTHING), self.seconds)
 
     def _changed(self) -> Iterator[tuple[Totals, Totals]]:
@@ -139,7 +136,6 @@ class Between:
         return quantile(counts, share)
 
     def commit_ms(self) -> dict[str, float]:
-        """Return how long a commit took on average, by part."""
         seconds, commits = _none(), _none()
         for old, totals in self._changed():
             for part, spent in totals.commit_seconds.items():
@@ -148,7 +144,6 @@ class Between:
         return {part: 1000 * seconds[part] / number for part, number in commits.items() if number > 0}
 
     def count(self, name: str) -> int:
-        """Return how much a count of all tasks together has grown."""
         return sum(totals.counts[name] - old.counts[name] for old, totals in self._changed())
 
 
@@ -161,12 +156,10 @@ class TaskPace:
     seconds: float
 
     def per_second(self, part: str, which: str) -> float:
-        """The growth of one count."""
         grown = getattr(self.after, part).get(which, 0.0) - getattr(self.before, part).get(which, 0.0)
         return max(0.0, float(grown) / self.seconds)
 
     def rates(self, part: str) -> dict[str, float]:
-        """The growth of all counts of a part."""
         return {which: self.per_second(part, which) for which in getattr(self.after, part)}
 
     def share(self, state: str) -> float:
@@ -223,7 +216,6 @@ class PlanFacts:
 
     @classmethod
     def of(cls, plan: RenderedPlan) -> PlanFacts:
-        """Return the facts of a plan."""
         readers: dict[str, list[str]] = {}
         for stage in plan.stages:
             for task in stage.tasks:
@@ -447,22 +439,12 @@ def _errors(status: AppStatus) -> Iterator[Document]:
 def _error(who: str, error: ErrorReport, at_ms: int, *, fatal: bool = False) -> Document:
     trace = "\n".join(error.traceback.splitlines()[-_TRACE_LINES:])
     return _known(
-        who=who,
-        text=error.message,
-        hint=error.hint,
-        at=at_ms,
-        trace=trace or None,
-        fatal=True if fatal else None,
+        who=who, text=error.message, hint=error.hint, at=at_ms, trace=trace or None, fatal=True if fatal else None
     )
 
 
 def _warning(who: str, warning: RecentWarning) -> Document:
-    return _known(
-        who=who,
-        text=warning.message,
-        at=warning.at_ms,
-        times=warning.times if warning.times > 1 else None,
-    )
+    return _known(who=who, text=warning.message, at=warning.at_ms, times=warning.times if warning.times > 1 else None)
 
 
 def _rounded(number: float) -> float:
@@ -515,7 +497,6 @@ class History:
             self._filling.append(old)
 
     def points(self) -> list[Point]:
-        """Return all points, the oldest first."""
         filling = [merged(self._filling)] if self._filling else []
         return [*self._coarse, *filling, *self._fine]
 

@@ -17,7 +17,7 @@ import pytest
 from running_shop import Shop
 
 from headrace.life.metadata import existing_metadata
-from headrace.operate.cli.dashboard import _deployed
+from headrace.operate.cli.status import _deployed
 from headrace.operate.page.live import Overview, overview_of
 
 

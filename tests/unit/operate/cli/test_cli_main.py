@@ -14,7 +14,8 @@ import headrace
 from headrace import streams
 from headrace.core.errors import DataError, HeadraceError, PlanError, StorageError, UsageError, UserFunctionError
 from headrace.operate.cli import main as cli_main
-from headrace.operate.cli.console import Exit, exit_of, format_bytes
+from headrace.operate.cli.console import Exit, exit_of
+from headrace.operate.words import format_bytes
 
 Cli = Callable[..., Any]
 

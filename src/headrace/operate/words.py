@@ -1,0 +1,28 @@
+"""Numbers in words. Pure."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 row``, ``2,000 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_bytes(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def age(ms: int | None) -> str:
+    """A duration in a readable unit: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``."""
+    if ms is None:
+        return "?"
+    seconds = abs(ms) / 1000
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
