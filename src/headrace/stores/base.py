@@ -49,7 +49,6 @@ class Share:
     first: bool = False
 
     def by(self, columns: Sequence[str]) -> Share:
-        """The same share of a store whose rows have these columns."""
         return replace(self, columns=tuple(columns))
 
     def mask(self, store: str, rows: pl.DataFrame) -> Mask:
@@ -63,11 +62,9 @@ class Share:
         return mask
 
     def of(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
-        """Those of the rows that belong to it, in their order."""
         return rows.filter(pl.Series(self.mask(store, rows)))
 
     def undealt(self, store: str, why: str) -> UsageError:
-        """The error for a store that can't be dealt."""
         return UsageError(
             f"store {store!r} can't be divided among {self.partitions} tasks: {why}",
             hint="keep the number of partitions, or give the step another id (then its state starts empty)",
@@ -228,17 +225,14 @@ class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: dict[str, str] = {}
 
     def written(self) -> bytes:
-        """The durable form."""
         return msgspec.json.encode(self)
 
     @classmethod
     def read(cls, data: bytes) -> StateForm:
-        """Read what ``written`` returned."""
         return msgspec.json.decode(data, type=cls)
 
 
 def described(columns: Mapping[str, pl.DataType]) -> dict[str, str]:
-    """Return columns with their types as text: ``Int64``, ``{"List":"Int64"}``."""
     return {name: _type_as_text(dtype) for name, dtype in columns.items()}
 
 
@@ -260,7 +254,6 @@ def misfit(kept: StateForm, declared: StateForm) -> tuple[str, str] | None:
 
 
 def check_form(id_: str, kept: StateForm, declared: StateForm) -> None:
-    """Raise ``DeclarationError`` if the rows of a store can't be opened in the form that is declared now."""
     found = misfit(kept, declared)
     if found is not None:
         what, hint = found
@@ -275,7 +268,6 @@ def grown(kept: StateForm | None, declared: StateForm) -> StateForm:
 
 
 def other_kind(id_: str) -> DeclarationError:
-    """Return the error for stored state that another kind of store wrote."""
     return DeclarationError(
         f"store {id_!r} was stored in another form: a table on disk that is now in memory, or the reverse, or a step "
         "of another kind",
@@ -284,7 +276,6 @@ def other_kind(id_: str) -> DeclarationError:
 
 
 def with_types(columns: Iterable[str], types: Mapping[str, pl.DataType]) -> dict[str, str]:
-    """Return some of the columns with their types as text."""
     return described({name: types[name] for name in columns})
 
 
@@ -336,7 +327,6 @@ def conformed(
 
 
 def retyped(id_: str, name: str, kept: object, declared: object) -> DeclarationError:
-    """Return the error for a column that has another type than before."""
     what = f"column {name!r} was stored as {kept}, but is now declared as {declared}"
     return DeclarationError(f"store {id_!r}: {what}", hint=_RENAME)
 
@@ -349,14 +339,12 @@ def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -
 
 
 def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
-    """Raise ``DeclarationError`` if the stored key has other columns, or has them in another order."""
     if list(kept.items()) != list(declared.items()):
         what = f"the key {_shown(kept)}, but is now declared with {_shown(declared)}"
         raise DeclarationError(f"store {id_!r} has {what}", hint=TAKE_BACK)
 
 
 def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
-    """Return columns in a durable form that keeps their order."""
     return list(columns_to_json(columns).items())
 
 

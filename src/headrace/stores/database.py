@@ -113,7 +113,6 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete local state."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         _log.warning("can't delete local state, which still takes space on the disk", folder=str(folder))
@@ -127,7 +126,6 @@ def discard_drafts(snapshots: Path) -> None:
 
 
 def draft_of(folder: Path) -> Path:
-    """Return the name that ``folder`` has until it is complete."""
     return folder.with_name(f".{folder.name}.draft")
 
 
@@ -199,7 +197,6 @@ AFTERWARDS = {
 
 
 def write_options(*, logged: bool = True) -> WriteOptions:
-    """Return the options for writing a batch. With ``logged`` it survives the death of the process at once."""
     written = WriteOptions()
     # RocksDict's type hints declare methods here, but these are properties.
     written.memtable_insert_hint_per_batch = True
@@ -208,7 +205,6 @@ def write_options(*, logged: bool = True) -> WriteOptions:
 
 
 def options(cache: Cache) -> Options:
-    """Return the options for opening a database."""
     built = Options(raw_mode=True)
     built.create_if_missing(True)
     built.set_enable_blob_files(True)
@@ -248,18 +244,15 @@ class Pin:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
         with self._lock:
             return self._get(self._open(), key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, or None."""
         with self._lock:
             entries = self._open()
             return [self._get(entries, key) for key in keys]
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries with ``start <= key < stop``, in key order or reversed."""
         return _between(self._all(stop if reverse else start, backwards=reverse), start, stop, reverse)
 
     def close(self) -> None:
@@ -333,19 +326,15 @@ class Batch:
 
     @property
     def empty(self) -> bool:
-        """Nothing is to be written."""
         return bool(self.writes.is_empty())
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
         self.writes.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Delete a key, if it exists."""
         self.writes.delete(key)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete all keys with ``start <= key < stop``."""
         self.writes.delete_range(start, stop)
 
 
@@ -490,7 +479,6 @@ class Database:
             raise (_unreadable_copy(folder, error) if read_only else classified(folder, error)) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
         if self._open and self._made is None:
             return None
         try:
@@ -500,7 +488,6 @@ class Database:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, or None."""
         if self._open and self._made is None:
             return [None] * len(keys)
         try:
@@ -510,7 +497,6 @@ class Database:
             raise self._unreadable(error) from error
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries with ``start <= key < stop``, in key order or reversed."""
         return _between(self._entries(stop if reverse else start, backwards=reverse), start, stop, reverse)
 
     def size(self) -> int:
@@ -570,7 +556,6 @@ class Database:
         return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
     def batch(self) -> Batch:
-        """Return an empty batch."""
         return Batch()
 
     def pin(self) -> Pin:

@@ -72,7 +72,6 @@ def words_of(dtype: pl.DataType) -> tuple[str, ...] | None:
 
 
 def is_bytes(dtype: pl.DataType) -> bool:
-    """Whether values are strings or binary."""
     return dtype in (pl.String, pl.Binary)
 
 
@@ -95,7 +94,6 @@ def to_words(series: pl.Series) -> list[Words]:
 
 
 def from_words(name: str, dtype: pl.DataType, words: Sequence[Words], valid: Mask | None) -> pl.Series:
-    """The inverse of ``to_words``. ``valid`` is None if there are no nulls."""
     if isinstance(dtype, pl.Decimal):
         data = np.column_stack([words[1], words[0].view("<u8")]).tobytes()
         nulls = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
@@ -123,7 +121,6 @@ def to_bytes(series: pl.Series) -> pa.LargeBinaryArray:
 
 
 def from_bytes(name: str, dtype: pl.DataType, array: pa.LargeBinaryArray, valid: Mask | None) -> pl.Series:
-    """The inverse of ``to_bytes``."""
     if not is_bytes(dtype):
         packed = array.to_pylist()
         alive = [True] * len(packed) if valid is None else valid.tolist()
@@ -158,7 +155,6 @@ class Rows:
         self.at = self.ends - lengths
 
     def record(self, dtype: np.dtype[Any]) -> Words:
-        """The next record of a fixed width of every row."""
         width, count = dtype.itemsize, len(self.at)
         if count and int((self.ends - self.at).min()) < width:
             raise CorruptLogError("a stored row ends too early", hint=DELETE_LOCAL_STATE)
@@ -236,7 +232,6 @@ class KeyEncoding:
         return join_rows([*parts, record])
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
-        """Return the columns of encoded keys."""
         rows = Rows(keys)
         ends = _ends_of_strings(rows.data) if len(self._records) > 1 else None
         records = iter(self._records)
@@ -300,13 +295,11 @@ def _from_ordered(ordered: Words, format_: str) -> Words:
 
 
 def _unsigned(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any]:
-    """The unsigned type of the same width, and its highest bit."""
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     return unsigned, unsigned.type(1 << (8 * dtype.itemsize - 1))
 
 
 def _replaced(array: pa.LargeBinaryArray, pattern: bytes, by: bytes) -> pa.LargeBinaryArray:
-    """Replace one pattern by the other, of which both have a 0."""
     data = array.buffers()[2]
     if data is None or np.frombuffer(data, np.uint8).all():
         return array
@@ -372,7 +365,6 @@ class ValueEncoding:
         return join_rows(parts)
 
     def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """Return the columns of encoded values, which all have this layout."""
         rows = Rows(values)
         record = rows.record(self._record)
         columns = []
@@ -425,7 +417,6 @@ class ScalarKeys:
         self._first: _Write = self._codecs[0][0] if self._packed else lambda value: self._by_columns((value,))
 
     def encode_one(self, value: Any) -> bytes:
-        """Encode the key of a single column."""
         try:
             return self._first(value)
         except MISFITS:
@@ -443,7 +434,6 @@ class ScalarKeys:
             raise
 
     def decode(self, key: bytes) -> tuple[Any, ...]:
-        """Return the values of an encoded key."""
         if not self._packed:
             return self._columnar.decode([key]).row(0)
         values = []
@@ -483,7 +473,6 @@ class ScalarValues:
         self._strings = {place for place in self._texts if dtypes[place] == pl.String}
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Encode the values of the columns, in their order."""
         if not self._packed:
             return self._encoding.encode(one_row(self._columns, values))[0]
         try:
@@ -494,7 +483,6 @@ class ScalarValues:
             raise
 
     def decode(self, value: bytes) -> Sequence[Any]:
-        """Return the values of an encoded row with this layout."""
         if not self._packed:
             return self._encoding.decode([value]).row(0)
         try:

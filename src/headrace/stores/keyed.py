@@ -80,7 +80,6 @@ class _Segment:
 
     @classmethod
     def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> _Segment:
-        """A new segment. The rows of one key keep their order."""
         hashed = rows.with_columns(pl.Series(_HASH, hashes_of(rows, keys), dtype=pl.UInt64))
         return cls._of_parts(kept, number, _cut(hashed.sort(_HASH, maintain_order=True), bits_for(rows.height)), due)
 
@@ -102,7 +101,6 @@ class _Segment:
         return cls(kept, Pieces.of(kept, number, bare), due, index, living=len(index.hashes), lows=lows)
 
     def low(self, column: str) -> int:
-        """The lowest value of a due column among the rows alive."""
         if self._lows is None:
             index = self.index
             self._lows = {}
@@ -412,7 +410,6 @@ class KeyedRows(StateStore):
         return concat_rows(frames) if frames else None
 
     def held(self) -> Iterator[pl.DataFrame]:
-        """Everything held, piece by piece."""
         return (rows for _, segment in self._all() for rows in segment.alive())
 
     # -- the changelog
@@ -521,7 +518,6 @@ class KeyedRows(StateStore):
         self._removed_all = False
 
     def _all(self) -> Iterator[tuple[bool, _Segment]]:
-        """All segments, oldest first, and whether they are in the changelog."""
         yield from ((True, segment) for segment in self._tiers.parts)
         yield from ((False, segment) for segment in self._fresh)
 
@@ -545,7 +541,6 @@ class KeyedRows(StateStore):
         return [_Segment.joined(self._kept, self._tiers.number(), living, self._due)]
 
     def _compacted(self, segment: _Segment) -> _Segment:
-        """The segment, rewritten if less than half of its rows are left."""
         if 2 * segment.living >= segment.pieces.rows:
             return segment
         return _Segment.joined(self._kept, self._tiers.number(), [segment], self._due)

@@ -177,7 +177,6 @@ class Stamps:
 
     @property
     def now(self) -> int:
-        """The latest time that was set."""
         if self._now is None:
             what = "a store has a time to live, but its clock was never set"
             raise UsageError(what, hint="call advance(now_ms) first")
@@ -189,7 +188,6 @@ class Stamps:
         return [stamp + value for value in values]
 
     def alive_from(self) -> bytes:
-        """Return the least stored value that hasn't expired. Before the first ``advance`` none has."""
         return _TIME.pack(0 if self._now is None else max(0, self._now - self.ttl_ms + 1))
 
     def strip(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
@@ -336,7 +334,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         return entries if self._stamps is None else _alive(self._stamps, entries)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
         if self._stamps is None and key:
             if self._before is not None and key not in self._before:
                 self._before[key] = self.get(key)
@@ -354,14 +351,12 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._fresh.put_many(keys, stored)
 
     def delete(self, key: bytes) -> None:
-        """Delete a key, if it exists."""
         if key and self._before is None:
             self._fresh.entries[key] = None
         else:
             self.delete_many([key])
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """Delete each key that exists."""
         if not all(keys):
             raise UsageError(f"store {self.id!r}: a key must have at least one byte")
         if self._before is not None:
@@ -375,7 +370,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._before = {}
 
     def end_trial(self, *, keep: bool) -> None:
-        """Keep the writes since ``begin_trial``, or undo them."""
         before, self._before = self._before, None
         if before and not keep:
             self._fresh.put_many(before.keys(), before.values())
@@ -395,7 +389,6 @@ class KeyValueStore(KeyValueReader, StateStore):
     # -- time to live
 
     def advance(self, now_ms: int) -> None:
-        """Set the time. It has no effect on a store without a time to live."""
         if self._stamps is None or self._stamps.is_at(now_ms):
             return
         if self.ahead is not None:
@@ -526,7 +519,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         return self._memory if self._view is None or self._cleared else self._view
 
     def _stored(self, keys: Sequence[bytes], layers: Sequence[_Overlay]) -> list[bytes | None]:
-        """The values with their stamps, from the first layer that has the key, else from the base."""
         for number, layer in enumerate(layers):
             if not len(layer):
                 continue
@@ -545,7 +537,6 @@ class KeyValueStore(KeyValueReader, StateStore):
     def _range_over(
         self, over: Sequence[_Overlay], start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of these layers, the newest last, and of the base."""
         # The empty key holds the store's own data.
         base = iter(self._base.range(max(start, _LEAST_KEY), stop, reverse=reverse))
         layers = [layer for layer in over if len(layer)]
@@ -587,7 +578,6 @@ class CommittedKeyValues(KeyValueReader):
             yield pinned
 
     def advance(self, now_ms: int) -> None:
-        """Set the time."""
         if self._stamps is not None:
             self._stamps.advance(now_ms)
 

@@ -78,12 +78,10 @@ class Outbox(StateStore):
         """How many bytes are committed, and not known to be in the target."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add rows to the version in progress."""
         if rows.height:
             self._fresh.append(rows)
 
     def commit(self) -> None:
-        """Note that the commit of the sealed entry counts: the entry may be published."""
         if self._sealed is not None:
             self._pending.append(self._sealed)
             self.pending_bytes += self._sealed.bytes
@@ -97,7 +95,6 @@ class Outbox(StateStore):
         return entry.version, [decode_rows(piece, checked=True) for piece in self._load(entry)]
 
     def published(self, version: int) -> None:
-        """Note that the target has everything up to this version."""
         while self._pending and self._pending[0].version <= version:
             entry = self._pending.popleft()
             self.pending_bytes -= entry.bytes
@@ -114,7 +111,6 @@ class Outbox(StateStore):
 
     @property
     def timelines(self) -> tuple[int, ...]:
-        """The versions with which timelines began, of which entries may be."""
         return tuple(self._timelines)
 
     @property
@@ -124,7 +120,6 @@ class Outbox(StateStore):
 
     @override
     def entries(self) -> int:
-        """Return how many versions are committed, and not known to be in the target."""
         return len(self._pending)
 
     @override
@@ -158,7 +153,6 @@ class Outbox(StateStore):
 
     @override
     def apply(self, change: bytes) -> None:
-        """Apply a change. Only changes whose commit counts are applied, so its entry is pending at once."""
         operation, version = change[:1], _VERSION.unpack_from(change, 1)[0]
         if operation == _PIECE:
             piece = change[1 + _VERSION.size :]

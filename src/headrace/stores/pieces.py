@@ -129,7 +129,6 @@ class _Column:
         self.end = at
 
     def numbers(self, series: pl.Series) -> list[Words]:
-        """What goes into its fields, after that of the nulls."""
         words = to_words(series)
         return words if self._packing is None else [self._packing.pack(words[0])]
 
@@ -145,7 +144,6 @@ class SliceForm:
     """How slices hold the rows of one run or segment."""
 
     def __init__(self, kinds: Sequence[_Kind], rows: int) -> None:
-        """``rows``: the number of rows of each slice."""
         self.rows = rows
         self._columns: list[_Column] = []
         at = 0
@@ -157,7 +155,6 @@ class SliceForm:
 
     @classmethod
     def of(cls, frames: Sequence[pl.DataFrame]) -> SliceForm | None:
-        """The form for these rows, which have the same columns; None if their types have no form."""
         schema = frames[0].schema
         try:
             columns_to_json(schema)
@@ -176,12 +173,10 @@ class SliceForm:
     # -- the form itself
 
     def written(self) -> bytes:
-        """The form, to be kept beside the slices."""
         return msgspec.json.encode(_Written(rows=self.rows, columns=[column.kind for column in self._columns]))
 
     @classmethod
     def read(cls, value: bytes) -> SliceForm:
-        """Read what ``written`` returned. Raises ``CorruptLogError`` for an unknown format."""
         found = _DECODER.decode(value)
         if found.format != _FORMAT:
             what = f"slices of format {found.format} in the local state; this version of Headrace reads {_FORMAT}"
@@ -191,11 +186,9 @@ class SliceForm:
     # -- rows
 
     def count(self, height: int) -> int:
-        """How many slices this number of rows needs."""
         return -(-height // self.rows)
 
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """The slices of a piece, which isn't empty."""
         count = self.count(rows.height)
         fixed = np.zeros((count, self._width), np.uint8)
         strings: list[list[memoryview]] = []
@@ -363,11 +356,9 @@ class Kept:
         self._sizes: dict[tuple[int, int], int] = {}
 
     def get(self, number: int, piece: int) -> pl.DataFrame | None:
-        """The piece, if it is in memory."""
         return self._frames.get((number, piece))
 
     def keep(self, number: int, piece: int, rows: pl.DataFrame) -> None:
-        """Keep a piece that was written."""
         self._put(number, piece, rows, int(rows.estimated_size()))
         while self.bytes > self._most and self._frames:
             self._drop(next(iter(self._frames)))
@@ -379,7 +370,6 @@ class Kept:
             self._put(number, piece, rows, size)
 
     def forget(self, number: int, pieces: int) -> None:
-        """Drop these pieces, which are no longer needed."""
         for piece in range(pieces):
             if (number, piece) in self._frames:
                 self._drop((number, piece))
@@ -436,7 +426,6 @@ class Pieces:
         return rows
 
     def all(self, *, once: bool = False) -> Iterator[pl.DataFrame]:
-        """The pieces that have rows."""
         for piece in range(len(self)):
             rows = self.piece(piece, once=once)
             if rows is not None:
@@ -504,7 +493,6 @@ class Pieces:
                     self._kept.keep(self.number, piece, rows)
 
     def erase(self, writes: Writes) -> None:
-        """Remove the pieces from the database."""
         form = self._form
         if form is not None:
             writes.delete(_FORM_KEY.pack(b"f", self.number))

@@ -142,7 +142,6 @@ class RecordStore(TableStore):
         return None if row is None else self._value.make(*row)
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the record of each key, or None."""
         return list(map(self.get, keys))
 
     def __contains__(self, key: object) -> bool:
@@ -154,7 +153,6 @@ class RecordStore(TableStore):
         self.store.put(encoded, self._encoded(tuple(self._value.values_of(record))))
 
     def delete(self, key: Any) -> None:
-        """Delete a key, if it exists."""
         if self._is_kept(key):
             self._top[key] = None
         else:
@@ -219,7 +217,6 @@ class RecordStore(TableStore):
         self._trying, self._store_tries = True, False
 
     def end_trial(self, *, keep: bool) -> None:
-        """Keep the writes since ``begin_trial``, or undo them."""
         self._trying = False
         if not keep:
             self._top.clear()
@@ -342,7 +339,6 @@ class RecordStore(TableStore):
         return tuple(self._decoded(data) if reader is None else reader.decode(data))
 
     def _decoded(self, data: bytes) -> Sequence[Any]:
-        """The values of a record; keeps a reader for the next record of the same layout."""
         number = data[1] if len(data) > 1 else -1
         reader = self._reader(number)
         if reader is not None:

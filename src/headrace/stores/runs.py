@@ -68,7 +68,6 @@ class Worth:
         return self._always or left == 0
 
     def merged(self, before: int, after: int) -> None:
-        """A merge has made ``after`` rows of ``before``."""
         self._to_leave_out[before.bit_length()] = _LEFT_OUT if after > _WORTH_IT * before else 0
 
 
@@ -116,7 +115,6 @@ class _Columns:
         return _HEAD.pack(self.first, self.shift, _FORMAT) + hashes.tobytes() + ages.tobytes()
 
     def age(self, time: int) -> int:
-        """The age of a time. It may be less than 0, or more than that of any row."""
         return (time - self.first) >> self.shift
 
 
@@ -154,12 +152,10 @@ class HashIndex:
         return places
 
     def write(self, writes: Writes) -> None:
-        """Write it. Call this before the pieces are written."""
         if not self._pieces.stored:
             writes.put(_KEY.pack(b"i", self._pieces.number), self._read().written())
 
     def erase(self, writes: Writes) -> None:
-        """Remove it from the database."""
         writes.delete(_KEY.pack(b"i", self._pieces.number))
 
     def _read(self) -> _Columns:
@@ -321,7 +317,6 @@ class Runs(StateStore):
         return max(highest, default=None)
 
     def add(self, run: pl.DataFrame) -> None:
-        """Add partial results."""
         if not run.height:
             return
         low, _ = self._bounds(run)
@@ -343,7 +338,6 @@ class Runs(StateStore):
         return self._merged_parts(self._remove(bound), (), None, bound, 1)
 
     def drop(self, bound: int) -> None:
-        """Remove all rows with ``time <= bound``."""
         self.take_parts(bound)
 
     def held(self, low: int, high: int) -> Iterator[pl.DataFrame]:
@@ -406,7 +400,6 @@ class Runs(StateStore):
         self._remove(bound)
 
     def scan(self) -> pl.DataFrame | None:
-        """Everything held, merged; for inspection."""
         frames = list(self.held(_LOWEST, _HIGHEST))
         return self._merge(concat_rows(frames)) if frames else None
 
@@ -538,7 +531,6 @@ class Runs(StateStore):
         self._fresh_merged = self._fresh_rows
 
     def _settle(self) -> None:
-        """Log the fresh rows and make a run of them."""
         if not self._fresh:
             return
         self._merge_fresh()

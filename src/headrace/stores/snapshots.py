@@ -78,7 +78,6 @@ class ObjectPlace:
 
     @property
     def scheme(self) -> str:
-        """The part of the URL before ``://``."""
         return self.url.partition("://")[0]
 
     @override
@@ -162,7 +161,6 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> Content:
-        """What it holds."""
         return Content(self.size, self.sha256)
 
 
@@ -187,11 +185,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many bytes its files have."""
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """The manifest as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -236,7 +232,6 @@ def manifest_names(names: Iterable[str]) -> list[str]:
 
 
 def snapshot_of(manifest_name: str) -> str:
-    """The name of the snapshot to which a manifest of this name belongs."""
     return manifest_name.removeprefix(_MANIFESTS).removesuffix(".json")
 
 

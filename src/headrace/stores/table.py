@@ -175,15 +175,12 @@ class TableStore(RowReader):
         store.contents = self
 
     def entries(self) -> int:
-        """Return about how many rows there are."""
         return max(0, self.store.entries() - 1)  # one entry holds the layouts
 
     def advance(self, now_ms: int) -> None:
-        """Set the time, which decides what has expired."""
         self.store.advance(now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Delete the expired rows among the next ``budget`` ones, and return how many."""
         return self.store.sweep(now_ms, budget)
 
     def check(self) -> None:
@@ -205,7 +202,6 @@ class TableStore(RowReader):
         return mask, [*written, *[self._list_of([self.values])] * (len(keys) - count)]
 
     def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
-        """Return entries as rows."""
         count = _rows_among(keys)
         return readable(pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal"))
 
@@ -217,7 +213,6 @@ class TableStore(RowReader):
             self.store.put_many(self._keys.encode(rows), encoding.encode(rows))
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Delete the row of each key, if there is one."""
         check_types(self._id, keys, self.key)
         self._read_layouts()
         self.store.delete_many(self._keys.encode(keys))
@@ -328,7 +323,6 @@ class MemoryTable:
         )
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Do as ``TableStore`` does."""
         check_types(self._id, keys, self.key)
         asked, rows = self._find(keys.select(self.key.keys()))
         # asked[i] is the key that rows[i] belongs to; row_of is the reverse, with -1 for keys without a row.
@@ -367,7 +361,6 @@ class MemoryTable:
         return self.store.entries()
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Do as ``TableStore`` does."""
         check_types(self._id, rows, {**self.key, **self.values})
         latest = rows.select(*self.key, *self.values).unique(list(self.key), keep="last")
         self.store.take(latest.select(self.key.keys()))
@@ -379,7 +372,6 @@ class MemoryTable:
         self.store.put(latest)
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Delete the row of each key, if there is one."""
         check_types(self._id, keys, self.key)
         self.store.take(keys.select(self.key.keys()).unique())
 

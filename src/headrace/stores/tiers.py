@@ -93,7 +93,6 @@ class Tiers(Generic[P]):
         return self._next_number - 1
 
     def push(self, part: P) -> None:
-        """Add the newest part, and merge it with those before it, if they are of like size."""
         self.parts.append(part)
         number, rows = 1, part.living
         for older in reversed(self.parts[:-1]):
@@ -111,7 +110,6 @@ class Tiers(Generic[P]):
         self.parts = list(parts)
 
     def clear(self) -> None:
-        """Hold nothing."""
         self.replace([])
         self.changed = True
 
@@ -188,7 +186,6 @@ class Tiers(Generic[P]):
 
 
 def unknown_change(store: str, operation: bytes) -> CorruptLogError:
-    """Return the error for a change in the changelog that starts with an unknown byte."""
     what = f"store {store!r}: unknown change format {operation!r} in the changelog"
     return CorruptLogError(what, hint="the changelog was written by a newer version of Headrace; upgrade this one")
 
@@ -219,12 +216,10 @@ EMPTY = Crowd(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def lot_rows() -> int:
-    """How many rows a lot has at most."""
     return _PIECES * pieces.PIECE_ROWS
 
 
 def crowd(times: Iterable[pl.Series]) -> Crowd:
-    """Count the rows of each time."""
     found = [each.value_counts(name="__rows") for each in times]
     if not found:
         return EMPTY

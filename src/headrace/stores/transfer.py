@@ -236,7 +236,6 @@ GROUP = "headrace.object_stores"
 
 
 def open_objects(place: ObjectPlace) -> ObjectStore:
-    """The store of a place. Nothing is asked of it yet."""
     what = f"the store of snapshots {place}"
     with needing("obstore", what, "objects", "wherever drivers, containers and commands run"):
         opener = plug_in(GROUP, "objects")

@@ -170,11 +170,9 @@ class VersionedTable(Versions):
         return (self._newest.store, self._history, self._deletions)
 
     def check(self) -> None:
-        """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._newest.check()
 
     def entries(self) -> int:
-        """Return about how many versions there are."""
         return self._newest.entries() + self._history.entries()
 
     def put_versions(self, rows: pl.DataFrame) -> None:

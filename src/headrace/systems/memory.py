@@ -89,7 +89,6 @@ class MemorySystem(Admin, System):
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Remove a named system from this process."""
         with cls._naming:
             cls._named.pop(name, None)
 

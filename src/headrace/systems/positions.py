@@ -258,7 +258,6 @@ def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs
 
 
 def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomStartpoint:
-    """Return the user's startpoint that was kept as ``value``. Raises ``UsageError`` if it doesn't fit the class."""
     try:
         return msgspec.convert(dict(value), kind)
     except (*UNREADABLE, TypeError) as error:

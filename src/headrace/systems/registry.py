@@ -114,7 +114,6 @@ LOG = "log"
 
 
 def home_log(home: str | Path) -> SystemSpec:
-    """The embedded log of a home."""
     return SystemSpec(LOG, "log", {"root": f"{home}/streams"})
 
 

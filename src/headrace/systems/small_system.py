@@ -66,7 +66,6 @@ _log = logger(__name__)
 
 
 def small_system(made: Source | Sink) -> RowSystem:
-    """Return the row system of a source or a sink: for the function of an entry point of ``headrace.row_systems``."""
     match made:
         case Source():
             return SourceSystem(made)

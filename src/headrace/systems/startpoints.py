@@ -154,5 +154,4 @@ MOMENTS = 1 << 61
 
 
 def is_moment(offset: Offset) -> bool:
-    """Whether an offset is a moment."""
     return offset >= MOMENTS

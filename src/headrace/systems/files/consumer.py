@@ -169,7 +169,6 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return out
 
     def _pass(self, reading: _Reading) -> Rows:
-        """Move to the next entry; return empty rows, which move the position there."""
         self._release(reading)
         before = reading.position
         entry = reading.entries[reading.place]
@@ -262,7 +261,6 @@ class Reader(Look):
     goes_on: bool = False
 
     def open(self, entry: Entry, wanted: Wanted) -> RowFile:
-        """Open an entry. Raises ``DataError`` if the file was deleted or replaced since it was listed."""
         self._check(entry)
         format = self._format(entry.path)
         if format == "parquet":
@@ -282,7 +280,6 @@ class Reader(Look):
             raise
 
     def columns(self, entry: Entry) -> Columns:
-        """The columns of a file, inferred if it is text."""
         format = self._format(entry.path)
         if format == "parquet":
             if isinstance(self.storage, LocalStorage):

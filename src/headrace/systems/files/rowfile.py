@@ -79,7 +79,6 @@ class _ByteSource(Protocol):
 
 
 def open_source(storage: Storage, entry: Entry, encoding: str = UTF_8) -> _ByteSource:
-    """The text of an entry."""
     file = storage.open(entry.path)
     compression = compression_of(entry.path)
     source: _ByteSource = _Stretch(entry, file) if compression is None else _Decompressed(entry.path, file, compression)
@@ -209,7 +208,6 @@ class TextFile(RowFile):
             self.give_back(first)
 
     def parse_with(self, parse: Parse) -> TextFile:
-        """Set the parser. Called before the first ``read``."""
         self._parse = parse
         return self
 
@@ -235,7 +233,6 @@ class TextFile(RowFile):
             want *= 2
 
     def first_row(self, max_bytes: int) -> bytes | None:
-        """Remove and return the first row; None if there is none."""
         data, ends = self.block(max_bytes)
         if not len(ends):
             return None
@@ -259,7 +256,6 @@ class TextFile(RowFile):
         return more
 
     def give_back(self, data: bytes) -> None:
-        """Put the unused end of a block back."""
         self._rest = data + self._rest
 
     @override
@@ -406,7 +402,6 @@ def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
 
 
 def check_writable(path: str, columns: Columns) -> None:
-    """Raise ``DeclarationError`` if a column has a type that has no text in CSV."""
     for name, dtype in columns.items():
         if dtype.is_nested() or isinstance(dtype, pl.Duration):
             what = f"{path}: CSV can't hold column {name!r} of type {dtype}"
@@ -466,7 +461,6 @@ _SAMPLED_ROWS = 1024
 
 
 def parquet_columns(file: str | BinaryIO, path: str) -> Columns:
-    """The columns of a file."""
     try:
         return dict(pl.read_parquet_schema(file))
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -495,7 +489,6 @@ class _BlockFile(RowFile):
         self._row_bytes = 1
 
     def _decode(self, start: int) -> Iterator[pl.DataFrame]:
-        """The blocks from this row on."""
         raise NotImplementedError
 
     @override

@@ -67,12 +67,10 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def offset_of(place: int, row: int = 0) -> Offset:
-    """The offset of a row of the entry at this place of its partition."""
     return place * ROWS_MAX + row
 
 
 def place_of(offset: Offset) -> tuple[int, int]:
-    """The place and the row of an offset."""
     return divmod(offset, ROWS_MAX)
 
 
@@ -89,7 +87,6 @@ class FileList:
     """The last entry of each file."""
 
     def add(self, entry: Entry) -> None:
-        """Append an entry."""
         self.places[entry.partition].append(entry)
         self.latest[entry.path] = entry
 
@@ -264,7 +261,6 @@ def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
 
 
 def changed(path: str, listed: Entry, file: Found) -> DataError:
-    """Return the error for a file that was replaced since it was listed."""
     how = f"it had {listed.size} bytes, now {file.size}" if file.size != listed.size else "its contents are different"
     return DataError(
         f"{path} has changed since the app listed it: {how}",
@@ -358,7 +354,6 @@ class Stock:
         raise UnavailableError(what, hint="look for other runs that read this input")
 
     def refresh(self) -> None:
-        """Read what others have appended to the list."""
         if self._file is not None:
             self._file.refresh()
 

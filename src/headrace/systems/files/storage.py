@@ -176,7 +176,6 @@ def _remote(uri: str) -> tuple[ArrowStorage, str]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Errors of the file system name the file and are ours."""
     try:
         yield
     except FileNotFoundError as error:
@@ -256,7 +255,6 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def nothing_found(path: str) -> StreamNotFoundError:
-    """The error for a path without files."""
     if is_remote(path):
         hint = f"check the path and the credentials of the environment; known endings: {', '.join(SUFFIXES)}"
         return StreamNotFoundError(f"no files at {path}", hint=hint)

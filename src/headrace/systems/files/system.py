@@ -78,7 +78,6 @@ class FilesAdmin(UnwatchedAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Create the folder for the files. Existing files stay."""
         typed = self._writable(stream, partitions, columns)
         try:
             Path(self._path).mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,6 @@ class FilesAdmin(UnwatchedAdmin):
     def _writable(
         self, stream: str, partitions: int, columns: Mapping[str, pl.DataType] | None
     ) -> dict[str, pl.DataType] | None:
-        """The columns of an output, with full types. Raises ``DeclarationError`` if they can't be written."""
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}

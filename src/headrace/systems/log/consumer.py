@@ -111,7 +111,6 @@ class FileWatcher:
                 known = known and not mask & _OVERFLOW
 
     def close(self) -> None:
-        """Release the instance."""
         os.close(self.fd)
 
 
@@ -358,7 +357,6 @@ class LogWakeups(Wakeups):
         self._looked = time.monotonic()
 
     def join(self, consumer: LogConsumer) -> None:
-        """Wake a consumer, too."""
         self._consumers[consumer] = None
 
     @override
@@ -403,7 +401,6 @@ class LogWakeups(Wakeups):
         return number
 
     def unwatch(self, number: int, watched: Watched) -> None:
-        """Forget a reading."""
         readings = self._watched[number]
         readings.remove(watched)
         if not readings and self.watcher is not None:
@@ -411,7 +408,6 @@ class LogWakeups(Wakeups):
             self.watcher.unwatch(number)
 
     def forget(self, consumer: LogConsumer) -> None:
-        """A consumer was closed."""
         self._consumers.pop(consumer, None)
 
     @override

@@ -85,7 +85,6 @@ class StreamFolder:
         self.path = root / stream
 
     def log(self, partition: int) -> Path:
-        """The file with the records of a partition."""
         return self.path / f"p{partition:05d}.log"
 
     def trim(self, partition: int) -> Path:
@@ -204,7 +203,6 @@ class StreamFolder:
 
     # -- the trim point, the seal, reported positions ------------------------------------------------------
     def read_trim(self, partition: int) -> Offset:
-        """Return the oldest offset that is kept."""
         path = self.trim(partition)
         try:
             text = path.read_text()
@@ -216,18 +214,15 @@ class StreamFolder:
         return int(text)
 
     def write_trim(self, partition: int, before: Offset) -> None:
-        """Set the oldest offset that is kept."""
         replace_file(self.trim(partition), f"{before}\n".encode())
 
     def trim_ms(self, partition: int) -> int | None:
-        """Return when the trim point was set (ms since the epoch), rounded up; None if nothing was trimmed."""
         try:
             return -(-self.trim(partition).stat().st_mtime_ns // 1_000_000)
         except FileNotFoundError:
             return None
 
     def read_seal(self) -> Seal | None:
-        """Read the seal; None if the stream hasn't ended."""
         try:
             found = _read_shape(self.seal, lambda data: Seal(data["ends"] and tuple(map(int, data["ends"]))))
         except DataError as error:
@@ -268,7 +263,6 @@ class StreamFolder:
 
 
 def replaced(path: Path, what: str) -> StreamNotFoundError:
-    """Return the error for a file that is another one than before."""
     return StreamNotFoundError(
         f"{what} was replaced by another stream of that name while it was in use ({path})",
         hint="put the old stream's folder back and start again; "
@@ -277,7 +271,6 @@ def replaced(path: Path, what: str) -> StreamNotFoundError:
 
 
 def gone(path: Path, what: str) -> StreamNotFoundError:
-    """Return the error for a file that isn't there any more."""
     return StreamNotFoundError(
         f"{what} was deleted or moved while it was in use: {path} doesn't exist any more",
         hint="put the stream's folder back and start again; "

@@ -92,7 +92,6 @@ class PartitionFile:
 
     @property
     def fd(self) -> int:
-        """The descriptor, opened if it isn't."""
         if self._fd is None:
             try:
                 fd = self._open()
@@ -126,7 +125,6 @@ class PartitionFile:
             raise CorruptLogError(f"{self.what}: {self.path}: {error.message}", hint=error.hint) from error
 
     def close(self) -> None:
-        """Release the descriptor, until the next use if there is one."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -142,7 +140,6 @@ class PartitionFile:
         return found.st_size
 
     def size(self) -> int:
-        """Return the current size of the file."""
         return self.size_there() if self._fd is None else os.fstat(self._fd).st_size
 
     def read(self, position: Offset, max_bytes: int, size: int) -> segment.Scan:
@@ -291,7 +288,6 @@ class PartitionFile:
         return None
 
     def bytes_at(self, position: Offset, length: int) -> bytes:
-        """Return the bytes from ``position`` on: fewer than ``length`` only at the end of the file."""
         if length <= 0:
             return b""
         data = os.pread(self.fd, length, position)
@@ -305,5 +301,4 @@ class PartitionFile:
 
 
 def open_partition(folder: StreamFolder, partition: int) -> PartitionFile:
-    """Open a partition for reading."""
     return PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")

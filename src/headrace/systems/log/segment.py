@@ -56,7 +56,6 @@ _extend = google_crc32c.extend
 
 
 def encode_file_header(salt: int) -> bytes:
-    """Return the header of a partition file. ``salt`` is a random 64-bit number."""
     checked = FILE_HEADER.pack(FILE_MAGIC, FORMAT_VERSION, salt, 0)[:-4]
     return checked + _CHECK.pack(google_crc32c.value(checked))
 
@@ -81,12 +80,10 @@ def decode_file_header(data: bytes) -> int:
 
 
 def seed_of(salt: int) -> int:
-    """Return the initial value of all checksums in a file with this salt."""
     return int(google_crc32c.value(salt.to_bytes(8, "big")))
 
 
 def check_fits(body: bytes) -> None:
-    """Raise ``UsageError`` if the body is too long for a record."""
     if len(body) > MAX_BODY:
         what = f"a record has {len(body)} bytes; the log takes at most {MAX_BODY}"
         raise UsageError(what, hint="write smaller batches")
@@ -104,7 +101,6 @@ def encode_records(bodies: Iterable[bytes], seed: int, time_ms: int) -> list[byt
 
 
 def seal_record(seed: int, time_ms: int) -> bytes:
-    """Return the record that ends a partition."""
     checked = _CHECKED_PART.pack(MARK, SEAL, 0, seed, time_ms)
     return checked + _CHECK.pack(_extend(seed, checked))
 
@@ -172,7 +168,6 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
 
 
 def time_of(chunk: bytes, at: int) -> int:
-    """Return the time in the record header at ``at``, which is a valid one."""
     return int(HEADER.unpack_from(chunk, at)[4])
 
 
@@ -214,7 +209,6 @@ class TimeEntry:
 
 
 def encode_time_entry(entry: TimeEntry, seed: int) -> bytes:
-    """Return the bytes of an entry, for the partition with this seed."""
     checked = _TIME_ENTRY.pack(TIME_ENTRY_VERSION, entry.offset, entry.latest_ms, entry.check)
     return checked + _CHECK.pack(_extend(seed, checked))
 
@@ -275,7 +269,6 @@ def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None 
 
 
 def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
-    """Return the last valid header in ``data``."""
     at = data.rfind(MARK)
     while at >= 0:
         found = header_at(data, at, seed)

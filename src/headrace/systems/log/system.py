@@ -232,7 +232,6 @@ class LogSystem(System):
 
 
 def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
-    """Open the log of a ``SystemSpec`` of kind ``log``. Options: ``root``; optional ``buffer_bytes``."""
     check_option_names(name, "log", options, ("root", "buffer_bytes"), "root")
     return LogSystem(**options)
 
@@ -277,7 +276,6 @@ class Inspection:
 
     @property
     def damage(self) -> tuple[Gap, ...]:
-        """The gaps that readers don't pass."""
         return tuple(gap for gap in self.gaps if gap.kind is GapKind.DAMAGED)
 
 
@@ -301,12 +299,10 @@ class Findings:
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much unfinished appends have left."""
         return sum(gap.stop - gap.start for one in self.partitions for gap in one.gaps) - self.damaged_bytes
 
     @property
     def sealed(self) -> bool:
-        """Whether every partition has a seal."""
         return all(one.sealed for one in self.partitions)
 
 
