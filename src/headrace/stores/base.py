@@ -113,8 +113,7 @@ class Writes(Protocol):
 class StateStore(Protocol):
     """The state of one operator in one task. One thread uses it."""
 
-    id: str
-    """The durable name of the store, unique in the task: the id that the user gave the operator."""
+    id: str  # the durable name of the store, unique in the task: the id that the user gave the operator
 
     def take_changes(self, version: int) -> list[bytes]:
         """Return the changes since the last call, or since the start. They become part of commit ``version``."""
@@ -291,10 +290,8 @@ def _shown(columns: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {what}" for name, what in columns.items()) or "(none)"
 
 
-SINCE = "__since"
-"""The column with the event time (ms) from which a version of a row holds."""
-GONE = "__gone"
-"""The column that says whether a version is a deletion."""
+SINCE = "__since"  # the column with the event time (ms) from which a version of a row holds
+GONE = "__gone"  # the column that says whether a version is a deletion
 
 
 def conformed(

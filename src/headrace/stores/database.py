@@ -177,8 +177,7 @@ def classified(folder: Path, error: Exception) -> InfrastructureError:
     return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
 
-_BLOB_BYTES_MIN = 2048
-"""Values of at least this size are stored in blob files, so that compaction need not copy them."""
+_BLOB_BYTES_MIN = 2048  # values of at least this size are stored in blob files, so that compaction need not copy them
 _BLOOM_BITS = 10  # one in a hundred lookups of an absent key reads a block
 _WRITE_BUFFER_BYTES = 16 << 20
 """A task may have two such buffers in memory, and a start reads as much of RocksDB's log. Smaller ones start faster."""

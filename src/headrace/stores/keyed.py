@@ -69,8 +69,7 @@ class _Segment:
         """``lows``: the lowest value of each due column. Without ``index`` the segment is in the database."""
         self.pieces = pieces
         self.living = living
-        self.masked = masked
-        """Some of its rows are dead."""
+        self.masked = masked  # some of its rows are dead
         self._kept = kept
         self._due = list(due)
         self._lows: dict[str, int] | None = dict(zip(due, lows, strict=True))

@@ -18,8 +18,7 @@ from headrace.rows.casting import filled
 HASH = "__hash"
 TIME = "__time"
 
-PAIRS_MAX = 1 << 20
-"""Candidates are compared in portions, because a hot key may have very many."""
+PAIRS_MAX = 1 << 20  # candidates are compared in portions, because a hot key may have very many
 
 Indexes = npt.NDArray[np.int64]
 

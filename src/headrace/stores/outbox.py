@@ -71,11 +71,9 @@ class Outbox(StateStore):
         self._published_to = -1
         self._timelines: list[int] = []
         self._timelines_stored = 0
-        self.logged_to = -1
-        """The newest version of which a commit says that the target has it; -1 if none says so."""
+        self.logged_to = -1  # the newest version of which a commit says that the target has it; -1 if none says so
         self._stored_to = -1
-        self.pending_bytes = 0
-        """How many bytes are committed, and not known to be in the target."""
+        self.pending_bytes = 0  # how many bytes are committed, and not known to be in the target
 
     def add(self, rows: pl.DataFrame) -> None:
         if rows.height:

@@ -285,8 +285,7 @@ def _damaged() -> CorruptLogError:
     return CorruptLogError("a slice of rows in the local state is malformed", hint=DELETE_LOCAL_STATE)
 
 
-KEPT_BYTES_MAX = 128 << 20
-"""How much of its data in the database a store may also keep in memory."""
+KEPT_BYTES_MAX = 128 << 20  # how much of its data in the database a store may also keep in memory
 _NO_LIMIT = 1 << 62
 PIECE_ROWS = 1 << 16
 VALUE_ROWS_MAX = 1 << 18
@@ -297,10 +296,8 @@ _KEY = struct.Struct(">cQII")
 _FORM_KEY = struct.Struct(">cQ")
 
 HashOf = Callable[[pl.DataFrame], Hashes]
-Places = npt.NDArray[np.int64]
-"""Rows of several pieces, counted from the first row of the first piece."""
-PieceRows = pl.DataFrame | None
-"""The rows of a range of hashes; None if there are none."""
+Places = npt.NDArray[np.int64]  # rows of several pieces, counted from the first row of the first piece
+PieceRows = pl.DataFrame | None  # the rows of a range of hashes; None if there are none
 
 
 def bits_for(rows: int) -> int:

@@ -29,8 +29,7 @@ from headrace.stores.encoding import MISFITS, RowCodec, ScalarKeys, ScalarValues
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.table import ROWS_END, SCANNED_ROWS, TableStore
 
-Row = tuple[Any, ...]
-"""The values of a record, in the order of its columns."""
+Row = tuple[Any, ...]  # the values of a record, in the order of its columns
 
 _SOURCE = """
 def get(key):
@@ -105,8 +104,7 @@ def quick_records(
 
 
 _ROWS_MAX = 1 << 15
-_BYTES_MAX = 8 << 20
-"""The records that are kept after they were encoded. All are dropped when there are more."""
+_BYTES_MAX = 8 << 20  # The records that are kept after they were encoded. All are dropped when there are more.
 
 
 class RecordStore(TableStore):
@@ -130,8 +128,7 @@ class RecordStore(TableStore):
         self._clean: dict[Any, Row | None] = {}
         self._clean_bytes = 0
         self._trying = self._store_tries = False
-        self._is_kept: Callable[[Any], bool] = lambda key: False
-        """Whether the records of such keys are kept decoded."""
+        self._is_kept: Callable[[Any], bool] = lambda key: False  # whether the records of such keys are kept decoded
         if (quick := quick_records(key, value, self._top, self.get, self.put)) is not None:
             vars(self).update(get=quick.get, put=quick.put)
             self._is_kept = quick.is_quick

@@ -45,8 +45,7 @@ from headrace.stores.pieces import (
 from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
 
 _LEFT_OUT = 7
-_WORTH_IT = 0.8
-"""A merge that leaves at most this share of its rows was worth its time."""
+_WORTH_IT = 0.8  # a merge that leaves at most this share of its rows was worth its time
 
 
 class Worth:
@@ -194,8 +193,7 @@ def places_of(held: Hashes, wanted: Hashes) -> Places:
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
-_TAKEN = b"\x03"
-"""Rows were taken before they moved to this store. Rows that are here stay."""
+_TAKEN = b"\x03"  # Rows were taken before they moved to this store. Rows that are here stay.
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
 _FRESH_RUNS_MAX = 64
@@ -306,8 +304,7 @@ class Runs(StateStore):
         self._log: list[bytes] = []
         self.earliest: int | None = None
         """The lowest time held, None when empty. After ``take_parts`` it may be too low, never too high."""
-        self.taken: int | None = None
-        """The highest bound up to which rows were ever taken or dropped."""
+        self.taken: int | None = None  # the highest bound up to which rows were ever taken or dropped
 
     @property
     def latest(self) -> int | None:

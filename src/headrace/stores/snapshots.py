@@ -20,8 +20,7 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.core.files import UNREADABLE, decode_record
 from headrace.core.secrets import check_no_credentials
 
-Chunks = Callable[[], Iterator[bytes]]
-"""Reads something from its beginning, a piece at a time."""
+Chunks = Callable[[], Iterator[bytes]]  # reads something from its beginning, a piece at a time
 
 
 class ObjectStore(ABC):
@@ -134,8 +133,7 @@ def _bytes_per_s(text: str) -> float:
 
 
 FORMAT = 1
-SNAPSHOTS_KEPT = 2
-"""How many complete snapshots of its own a generation keeps."""
+SNAPSHOTS_KEPT = 2  # how many complete snapshots of its own a generation keeps
 
 _WHAT = "the manifest of a snapshot"
 _MANIFESTS = "manifests/"

@@ -42,8 +42,7 @@ from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 
 SCANNED_ROWS = 8192
 _LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
-ROWS_END = b"\x02"
-"""A key that is greater than that of any row."""
+ROWS_END = b"\x02"  # a key that is greater than that of any row
 _LAYOUTS_FORMAT = 1
 
 

@@ -75,8 +75,7 @@ class Tiers(Generic[P]):
         are less than a piece together are merged when there are eight.
         """
         self.parts: list[P] = []
-        self.changed = False
-        """Whether the manifest in the database is out of date."""
+        self.changed = False  # whether the manifest in the database is out of date
         self._kept = kept
         self._merged_rows_max = merged_rows_max
         self._merge = merge
@@ -84,8 +83,7 @@ class Tiers(Generic[P]):
         self._gone: list[P] = []
         self._next_number = 0
         self._form = form
-        self.kept_form: StateForm | None = None
-        """The form of the rows that are kept, and of those that come."""
+        self.kept_form: StateForm | None = None  # the form of the rows that are kept, and of those that come
 
     def number(self) -> int:
         """Return a number that no part has had."""

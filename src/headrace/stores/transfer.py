@@ -23,8 +23,7 @@ from headrace.stores import snapshots
 from headrace.stores.snapshots import Chunks, Content, Manifest, ObjectPlace, ObjectStore, StoredFile
 
 T = TypeVar("T")
-Work = Generator[float, None, T]
-"""Calls to a store: before each, how long (ms) to wait."""
+Work = Generator[float, None, T]  # calls to a store: before each, how long (ms) to wait
 
 RETRY = Retry(6, 500, 30_000)
 _DELETED_AT_ONCE = 500
@@ -182,8 +181,7 @@ class Sender:
         return {name.removeprefix(self._folder): size for name, size in found.items()}
 
 
-AGAIN_MS = 30_000.0
-"""How long something waits that couldn't be done, before it is tried again."""
+AGAIN_MS = 30_000.0  # how long something waits that couldn't be done, before it is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +190,8 @@ class Job:
 
     key: Hashable
     steps: Callable[[], Work[None]]
-    warn: Callable[[str], None]
-    """Told why it fails."""
-    dropped: Callable[[], None] = lambda: None
-    """Called when it will never be done."""
+    warn: Callable[[str], None]  # told why it fails
+    dropped: Callable[[], None] = lambda: None  # called when it will never be done
 
 
 class Waiting:
@@ -231,8 +227,7 @@ class Waiting:
         return max(0.0, min(due for due, _ in self._jobs.values()) - now_ms) if self._jobs else None
 
 
-GROUP = "headrace.object_stores"
-"""The group of the entry point of the client of object stores."""
+GROUP = "headrace.object_stores"  # the group of the entry point of the client of object stores
 
 
 def open_objects(place: ObjectPlace) -> ObjectStore:
@@ -268,8 +263,7 @@ def check_objects(place: ObjectPlace | None) -> None:
 
 PIECE_BYTES = 8 << 20
 """A file is fetched in pieces of this size: a call has a time limit, and on a slow line all of a file takes longer."""
-LOOKS_MAX = 10
-"""How often the store is listed at most, because what was found there is deleted meanwhile."""
+LOOKS_MAX = 10  # how often the store is listed at most, because what was found there is deleted meanwhile
 
 
 class Came(Enum):
@@ -308,8 +302,7 @@ class Fetch:
         self._together = together
         self._at_once = at_once
         self.progress = (0, 0)
-        self.damaged: set[str] = set()
-        """The names of snapshots that can't be used."""
+        self.damaged: set[str] = set()  # the names of snapshots that can't be used
 
     def newest(self, above: int, unfit: Collection[str]) -> Work[Manifest | None]:
         """Fetch the newest complete snapshot that isn't ``unfit``, if its offset is above this."""

@@ -161,8 +161,7 @@ class VersionedTable(Versions):
         keys = list(self.key)
         form = StateForm(what="the deletions of a table", key=described(self.key))
         self._deletions = Runs(f"{id_}.gone", SINCE, lambda run: run, keys, form=form)
-        self.bound = _NEVER
-        """No user asks for earlier times any more; versions that ended before may have been dropped."""
+        self.bound = _NEVER  # no user asks for earlier times any more; versions that ended before may have been dropped
         self._dropped = _NEVER
 
     def stores(self) -> Sequence[StateStore]:

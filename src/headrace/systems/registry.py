@@ -24,8 +24,7 @@ from headrace.systems.base import RowSystem, StreamInfo, System
 
 GROUP = "headrace.systems"
 ROW_GROUP = "headrace.row_systems"
-SMALL = "small"
-"""The kind of the sources and sinks that keep the small contract."""
+SMALL = "small"  # the kind of the sources and sinks that keep the small contract
 
 _BUILT_IN = {
     GROUP: {"log": "headrace.systems.log.system:open_log", "memory": "headrace.systems.memory:open_memory"},
@@ -109,8 +108,7 @@ def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]],
     return cast("Callable[[str, Mapping[str, Any]], object]", loaded(where))
 
 
-LOG = "log"
-"""What it is called in ids of streams."""
+LOG = "log"  # what it is called in ids of streams
 
 
 def home_log(home: str | Path) -> SystemSpec:

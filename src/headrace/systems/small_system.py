@@ -55,12 +55,10 @@ from headrace.systems.base import (
 from headrace.systems.registry import check_option_names
 from headrace.systems.small import Batch, Sink, SinkWriter, Source, SourcePartition
 
-AHEAD_MAX = 2
-"""How many batches of a partition wait to be polled."""
+AHEAD_MAX = 2  # how many batches of a partition wait to be polled
 PAUSE_S, PAUSE_S_MAX = 0.1, 30.0
 """How long a source is left alone after an error that may pass: twice as long after each further one."""
-END_S = 1.0
-"""How often a source is asked for the end of a partition."""
+END_S = 1.0  # how often a source is asked for the end of a partition
 CLOSING_S = 5.0
 _log = logger(__name__)
 
@@ -207,8 +205,7 @@ class _PartitionReading(Reading):
     due_s: float = 0.0
     end_due_s: float = 0.0
     failures: int = 0
-    looks: int = 0
-    """How often the source has said what comes next."""
+    looks: int = 0  # how often the source has said what comes next
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,10 @@ Open = Callable[[Entry], RowFile | None]
 
 @dataclass(slots=True, kw_only=True)
 class _Reading(Reading):
-    entries: list[Entry]
-    """Those of the partition. The list grows."""
+    entries: list[Entry]  # Those of the partition. The list grows.
     place: int = 0
     open: RowFile | None = None
-    rows: int = 0
-    """How many row numbers this consumer has passed, in how many bytes of finished entries: for estimates."""
+    rows: int = 0  # how many row numbers this consumer has passed, in how many bytes of finished entries: for estimates
     bytes: int = 0
     begun: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     """The latest places, with ``rows`` at their beginning."""
@@ -232,8 +230,7 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         return reading.rows
 
 
-SETTLED_S = 10.0
-"""A file that hasn't been written for this long is complete, even if its last line has no line break."""
+SETTLED_S = 10.0  # a file that hasn't been written for this long is complete, even if its last line has no line break
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

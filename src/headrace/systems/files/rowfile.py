@@ -453,10 +453,8 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-_BLOCK_BYTES = 16 << 20
-"""About how much is decoded at once."""
-_VALUE_BYTES = 8
-"""The least size of a value in memory."""
+_BLOCK_BYTES = 16 << 20  # about how much is decoded at once
+_VALUE_BYTES = 8  # the least size of a value in memory
 _SAMPLED_ROWS = 1024
 
 

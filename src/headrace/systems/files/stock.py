@@ -32,8 +32,7 @@ from headrace.core.worker import RepeatedStep
 from headrace.systems.files.storage import Found, find_files, nothing_found
 
 FORMAT = 1
-ROWS_MAX = 10**11
-"""An offset is ``place * ROWS_MAX + row``: the place of an entry in its partition, and a row of it."""
+ROWS_MAX = 10**11  # an offset is ``place * ROWS_MAX + row``: the place of an entry in its partition, and a row of it
 
 _LOCK_S_MAX = 30.0
 _LOCK_PAUSE_S = 0.01
@@ -81,10 +80,8 @@ class FileList:
     partitions: int = 0
     ended: bool = False
     nothing: bool = False
-    places: list[list[Entry]] = field(default_factory=list)
-    """The entries of each partition."""
-    latest: dict[str, Entry] = field(default_factory=dict)
-    """The last entry of each file."""
+    places: list[list[Entry]] = field(default_factory=list)  # the entries of each partition
+    latest: dict[str, Entry] = field(default_factory=dict)  # the last entry of each file
 
     def add(self, entry: Entry) -> None:
         self.places[entry.partition].append(entry)
@@ -288,8 +285,7 @@ def _over(policy: Policy) -> UsageError:
     )
 
 
-PARTITIONS_MAX = 64
-"""How many partitions an input of many files has at most, unless it says."""
+PARTITIONS_MAX = 64  # how many partitions an input of many files has at most, unless it says
 
 _ATTEMPTS_MAX = 100
 _log = logger(__name__)

@@ -38,8 +38,7 @@ class Found:
 class Storage(Protocol):
     """A place with files. Paths are those that ``Found`` has."""
 
-    samples: bool
-    """Whether a file may keep its beginning and grow, so that its first and last bytes are worth a look."""
+    samples: bool  # whether a file may keep its beginning and grow, so that its first and last bytes are worth a look
 
     def find(self, path: str) -> Found | list[Found] | None:
         """The file of this name; or all files below the folder of this name; or None."""

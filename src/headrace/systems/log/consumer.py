@@ -114,8 +114,7 @@ class FileWatcher:
         os.close(self.fd)
 
 
-_POLLS_KEPT = 4096
-"""Among so many polls a landmark is found."""
+_POLLS_KEPT = 4096  # among so many polls a landmark is found
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -131,8 +130,7 @@ class Watched(Reading):
     """The file's size when its last record was incomplete. There is nothing new until the size changes."""
     oldest: Offset = 0
     trim_seen: tuple[int, int] | None = None
-    synced: Offset = 0
-    """What lies before it is on the disk."""
+    synced: Offset = 0  # what lies before it is on the disk
     recent: deque[list[Offset]] = field(default_factory=lambda: deque(maxlen=_POLLS_KEPT))
     """The records of the last polls, from the one before the last landmark on."""
 
@@ -147,8 +145,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         self._waits = waits
         self._wakeups = LogWakeups(root, FileWatcher.open() if waits else None) if wakeups is None else wakeups
         self._wakeups.join(self)
-        self.look_at_all = False
-        """Whether the next poll checks all files."""
+        self.look_at_all = False  # whether the next poll checks all files
         self._failure: HeadraceError | None = None
         self._torn_before = 0
 
@@ -341,8 +338,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
 
 
 LOOK_S = 0.5
-LOOKS = 100
-"""How many consumers look at their files at a time. A thousand have looked after five seconds."""
+LOOKS = 100  # How many consumers look at their files at a time. A thousand have looked after five seconds.
 
 
 class LogWakeups(Wakeups):

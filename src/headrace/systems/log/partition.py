@@ -66,10 +66,8 @@ class PartitionFile:
     def __init__(self, path: Path, what: str, *, appends: bool = False) -> None:
         self.path = path
         self.what = what
-        self.torn_bytes = 0
-        """The number of bytes of torn appends that were skipped."""
-        self.used: Callable[[], None] = lambda: None
-        """To call when the file will probably be used again soon."""
+        self.torn_bytes = 0  # the number of bytes of torn appends that were skipped
+        self.used: Callable[[], None] = lambda: None  # to call when the file will probably be used again soon
         self._flags = (os.O_RDWR | os.O_APPEND if appends else os.O_RDONLY) | os.O_CLOEXEC
         self._fd: int | None = None
         try:

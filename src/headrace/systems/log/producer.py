@@ -31,8 +31,7 @@ from headrace.systems.log.time_index import TimeNotes
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
 _log = logger(__name__)
-_COPY_BELOW = 16 << 10
-"""Up to this mean size, joining the parts is cheaper than passing the kernel a long list of them."""
+_COPY_BELOW = 16 << 10  # up to this mean size, joining the parts is cheaper than passing the kernel a long list of them
 
 
 class _Appender:
@@ -53,8 +52,7 @@ class _Appender:
         self.bodies: list[bytes] = []
         self.bytes = 0
         self.end: Offset = 0
-        self.landmark = ""
-        """That of the last record that was written."""
+        self.landmark = ""  # that of the last record that was written
         self.touched = False
         self.unsynced = False
         self._file.shared(files, lambda: self.unsynced)

@@ -46,8 +46,7 @@ CHECKED = HEADER_SIZE - 4
 MAX_BODY = 1 << 30
 
 TIME_ENTRY_VERSION = 1
-TIME_ENTRY_SIZE = 32
-"""It divides the size of a block, so readers never see half of an entry that is being appended."""
+TIME_ENTRY_SIZE = 32  # it divides the size of a block, so readers never see half of an entry that is being appended
 _TIME_ENTRY = struct.Struct(">IQQI4x")
 _WITHOUT_TIME = struct.Struct(">3sBII8xI")
 _CHECKED_PART = struct.Struct(">3sBIIQ")
@@ -114,14 +113,10 @@ def header_beyond(size: int, seed: int) -> bytes:
 class ScanEnd(Enum):
     """Why a scan stopped."""
 
-    END = "end"
-    """The chunk ends at a record boundary."""
-    INCOMPLETE = "incomplete"
-    """The chunk ends inside a record; ``need`` bytes from ``next`` on would hold all of it."""
-    SEALED = "sealed"
-    """There is a seal at ``next``."""
-    BAD = "bad"
-    """The bytes at ``next`` aren't a valid record; ``diagnose`` says why."""
+    END = "end"  # the chunk ends at a record boundary
+    INCOMPLETE = "incomplete"  # the chunk ends inside a record; ``need`` bytes from ``next`` on would hold all of it
+    SEALED = "sealed"  # there is a seal at ``next``
+    BAD = "bad"  # the bytes at ``next`` aren't a valid record; ``diagnose`` says why
 
 
 @dataclass(slots=True)

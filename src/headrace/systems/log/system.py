@@ -244,8 +244,7 @@ _PIECE_BYTES = 1 << 20
 class GapKind(Enum):
     """Why bytes of a partition aren't records."""
 
-    TORN = "torn"
-    """An unfinished append: its writer died or found the disk full, and the record was never acknowledged."""
+    TORN = "torn"  # an unfinished append: its writer died or found the disk full, and the record was never acknowledged
     UNFINISHED = "unfinished"
     """The last record is incomplete. Its writer may still be at work; otherwise the next append makes it torn."""
     DAMAGED = "damaged"
