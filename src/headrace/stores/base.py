@@ -1,14 +1,9 @@
-"""The contract of a state store, and what all stores share: changes, forms, and shares of rows.
+"""The contract of a state store, and what all stores share: changes, forms, and shares of rows. Pure.
 
 A store's part of the changelog is a series of *changes*: bytes that only the store reads, which start with a format
-byte. Applied in order to an empty store, they restore its contents. The local database is a cache of that: ``persist``
-writes what has changed since the last call, and ``attach`` continues from it after a restart. A store without a
-database keeps everything in memory. A change of a key-value store is one byte for the operation, then one Arrow IPC
-stream of two binary columns, ``key`` and ``value``; a null value means that the key was deleted.
-
-State moves to other tasks in the same changes, as a *share* of a store: the rows whose columns hash to a task's
-partition, as a shuffle would send them. Shares add up in any order. The *form* of a store's rows says whether another
-version of the app can open them. ``docs/design/state.md`` says more. Pure; nothing blocks.
+byte. Applied in order to an empty store, they restore its contents; the local database is a cache of that. A change of
+a key-value store is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``;
+a null value means that the key was deleted. State moves to other tasks in the same changes (``docs/design/state.md``).
 """
 
 from __future__ import annotations
@@ -37,10 +32,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rows whose values in ``columns`` hash to ``partition`` of ``partitions``.
+    """The rows whose values in ``columns`` hash to ``partition`` of ``partitions``, as a shuffle would send them.
 
-    ``columns`` are those by which the messages were shuffled, in that order, under the names that the store has for
-    them. What has no key, like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
+    ``columns`` are those of the shuffle, in that order, under the names that the store has for them. What has no key,
+    like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
     """
 
     partition: int
@@ -52,7 +47,7 @@ class Share:
         return replace(self, columns=tuple(columns))
 
     def mask(self, store: str, rows: pl.DataFrame) -> Mask:
-        """Which of these rows belong to it. Raises ``UsageError`` if they lack one of its columns."""
+        """Raises ``UsageError`` if they lack one of its columns."""
         missing = [name for name in self.columns if name not in rows.columns]
         if missing or not self.columns:
             raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to divide them by'}")
@@ -131,10 +126,10 @@ class StateStore(Protocol):
         """Make the store empty, as at the start."""
 
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
-        """Yield the changes that make an empty store equal to what this one has committed, or to a share of it.
+        """Yield small changes that make an empty store equal to what this one has committed, or to a share of it.
 
-        Changes are small, and made one by one. Nothing may be written to the store meanwhile. Raises ``UsageError`` for
-        a store that can't be dealt, and for a share whose columns its rows don't have.
+        Nothing may be written to the store meanwhile. Raises ``UsageError`` for a store that can't be dealt, and for a
+        share whose columns its rows don't have.
         """
 
     def frames(self) -> Iterator[pl.DataFrame]:
@@ -191,10 +186,7 @@ def _sizes(array: pa.LargeBinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int
 
 
 def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of entries whose sizes add up to at most ``bytes_max``, or of one larger entry.
-
-    Sizes [4, 4, 9, 1] and 8 bytes give (0, 2), (2, 3), (3, 4).
-    """
+    """Sizes [4, 4, 9, 1] and 8 bytes give (0, 2), (2, 3), (3, 4)."""
     ends = sizes.cumsum()
     low = 0
     while low < len(ends):
@@ -212,10 +204,9 @@ _RENAME = f"add a column with another name, or {_OTHER_ID}"
 
 
 class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store's rows are. ``what`` names the kind of state, as messages say it.
+    """What a store's rows are. ``what`` names the kind of state; all else is a type in the words of ``described``.
 
-    ``key``, whose order counts, and ``fixed`` never change; ``columns`` may come and go. All three give for each name
-    what it is, usually a type in the words of ``described``.
+    ``key``, whose order counts, and ``fixed`` never change; ``columns`` may come and go.
     """
 
     what: str
@@ -301,10 +292,9 @@ def conformed(
     needed: Collection[str],
     added: Mapping[str, pl.Series] | None = None,
 ) -> pl.DataFrame:
-    """Return the rows of a store with ``columns``, without removed ones.
+    """Return the rows of a store with ``columns``, without removed ones. Added ones are null, or as in ``added``.
 
-    Added ones are null, or have the one value that ``added`` gives them. Raises ``DeclarationError`` if a type has
-    changed, or if one of ``needed`` was added.
+    Raises ``DeclarationError`` if a type has changed, or if one of ``needed`` was added.
     """
     check_versions(id_, rows.columns, columns)
     if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
@@ -376,7 +366,6 @@ def readable(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _moment(name: str) -> pl.Expr:
-    """A column of milliseconds as times; null where a value isn't a valid time."""
     return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)
 
 
@@ -386,10 +375,7 @@ _FIRST_PORTION = 256
 
 
 def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield keys and values of some entries at a time, about ``PORTION_BYTES`` at most: so moving takes little memory.
-
-    The portion before gives the number of entries; only without it must all sizes be checked.
-    """
+    """Yield keys and values of some entries at a time, about ``PORTION_BYTES`` at most."""
     count = _FIRST_PORTION
     while True:
         # A list of pairs would be three times slower: the garbage collector visits pairs, but neither keys nor values.

@@ -1,11 +1,8 @@
 """A task's local state on disk: one RocksDB that outlives the process, as a cache of the changelog.
 
-Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
-between two commits. It can be verified against the changelog, and thrown away at any time. A folder that is being
-written has the name of a draft until it is complete, so what a killed process leaves is never taken for a state or a
-snapshot.
-
-Only this module knows RocksDB. Everything here may block on the disk. One thread uses a database.
+Everything of one commit is one batch, together with its offset in the changelog, so the folder is never between two
+commits. A folder that is being written has the name of a draft until it is complete, so what a killed process leaves is
+never taken for a state or a snapshot. Everything here may block on the disk. One thread uses a database.
 """
 
 from __future__ import annotations
@@ -57,10 +54,7 @@ _log = logger(__name__)
 
 
 class FolderLock:
-    """The right to use a folder and to delete it, for one user in one process. It ends with the process.
-
-    RocksDB's own lock is inside the folder, and is deleted with it.
-    """
+    """The right to use a folder and to delete it, for one user in one process, with which it ends."""
 
     _held: ClassVar[set[Path]] = set()
     _guard: ClassVar[threading.Lock] = threading.Lock()
@@ -135,7 +129,7 @@ def stand_in_for(folder: Path) -> Path:
 
 
 def discard_abandoned(folder: Path) -> None:
-    """Delete the substitutes for ``folder`` that aren't open in any process."""
+    """Delete the substitutes for ``folder`` that no process has open."""
     for stand_in in list((folder.parent / _STAND_INS).glob(f"{folder.name}.*")):
         try:
             with (stand_in / "LOCK").open("ab") as lock:
@@ -163,7 +157,6 @@ def _link_table_else_copy(source: str, target: str) -> str:
 
 
 def classified(folder: Path, error: Exception) -> InfrastructureError:
-    """Return the error to raise for one of RocksDB or the file system."""
     text = str(error)
     if files.FULL in text:  # RocksDB reports this about its lock, which no process holds
         return StorageError(f"state folder {folder}: {text}", hint=files.hint())
@@ -233,8 +226,7 @@ class Pin:
     """All entries as of one moment, for a reader that makes several calls and must see a single commit.
 
     Any thread may use it, one call at a time; ``close`` it soon, since the folder stays open. ``released`` makes the
-    error that reads raise after that. Keys are found by seeking in one RocksDB iterator, and ranges are read in
-    portions. (RocksDict's snapshots don't serve: their iterators see later writes.)
+    error that reads raise after that. (RocksDict's snapshots don't serve: their iterators see later writes.)
     """
 
     def __init__(self, entries: RdictIter, released: Callable[[], Exception]) -> None:
@@ -274,7 +266,7 @@ class Pin:
         return None
 
     def _all(self, start: bytes, *, backwards: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Everything from ``start`` on. Other reads may come between two portions."""
+        """Other reads may come between two portions."""
         portion = self._portion(start, _PORTION_ENTRIES, backwards)
         while portion:
             yield from portion
@@ -303,7 +295,6 @@ class Pin:
 def _between(
     entries: Iterable[tuple[bytes, bytes]], start: bytes, stop: bytes, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Those of the entries, which begin at one end, with ``start <= key < stop``."""
     for key, value in entries:
         if (key < start) if reverse else (key >= stop):
             return
@@ -338,10 +329,7 @@ class Batch:
 
 
 class KeySpace(View):
-    """One store's keys in a database: those that begin with its id and a 0 byte.
-
-    Another thread than the task's may read through a key space of its own. Within one call it sees complete commits.
-    """
+    """One store's keys in a database: those that begin with its id and a 0 byte. Another thread may have its own."""
 
     def __init__(self, whole: Database | Pin, store: str) -> None:
         self._whole = whole
@@ -429,8 +417,8 @@ class Database:
     def __init__(self, folder: Path, *, read_only: bool = False, lazily: bool = False) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
 
-        ``read_only``: it must exist, several may have it open, and none may change it. ``lazily``: it is created when
-        something is written. Until then it is as good as empty, and costs no files, no descriptors and no wait.
+        ``read_only``: it must exist, and several may have it open. ``lazily``: it is created when something is written;
+        until then it is as good as empty, and costs no files, no descriptors and no wait.
         """
         self.folder = folder
         self._read_only = read_only
@@ -445,7 +433,6 @@ class Database:
 
     @property
     def made(self) -> bool:
-        """Whether it has been created: something was written, or a reader needed it."""
         return self._made is not None
 
     @property
@@ -506,7 +493,7 @@ class Database:
         return sum(self._db.property_int_value(name) or 0 for name in names)
 
     def verify(self) -> None:
-        """Read everything once. Raises ``StateCorruptError``."""
+        """Raises ``StateCorruptError``."""
         for _ in self._entries(b""):
             pass
 
@@ -541,10 +528,7 @@ class Database:
         return UnavailableError(what, hint="read the task's state from its present container")
 
     def _unreadable(self, error: Exception) -> InfrastructureError:
-        """Mark the folder as damaged, so that the next start rebuilds it: opening it may not show the damage again.
-
-        A reader on another thread may be late, after the folder was released. That damages nothing.
-        """
+        """Mark the folder as damaged, so that the next start rebuilds it: opening it may not show the damage again."""
         if not self._open:
             return self._was_released()
         if self._read_only:
@@ -579,9 +563,8 @@ class Database:
             raise self._unwritable(error) from error
 
     def begin_rebuilding(self) -> None:
-        """Prepare for a long series of batches: write without RocksDB's log, and don't compact tables until the end.
-
-        If the process dies, the last batches are lost. What remains is always the state after one of the batches.
+        """Write without RocksDB's log, and don't compact tables until the end. If the process dies, the last batches
+        are lost.
         """
         if self._rebuilding is None:
             self._rebuilding = write_options(logged=False)

@@ -169,7 +169,6 @@ class Rows:
         return records
 
     def until(self, ends: Places) -> pa.LargeBinaryArray:
-        """The bytes of every row up to its place in ``ends``."""
         if len(ends) and (np.any(ends < self.at) or np.any(ends > self.ends)):
             raise CorruptLogError("a stored row ends too early", hint=DELETE_LOCAL_STATE)
         offsets = np.zeros(len(ends) + 1, np.int64)
@@ -198,8 +197,8 @@ _ESCAPED = b"\x00\xff"
 class KeyEncoding:
     """Encodes keys of some columns in a fixed order. Raises ``DeclarationError`` for a type that can't be in a key.
 
-    The fields of fixed width between two strings form one numpy record for each row. Columns (Int64, String, Int16)
-    have two records, before and after the bytes of the string; a record that follows a string starts with its final 0.
+    The fields of fixed width between two strings form one numpy record a row; one after a string starts with its final
+    0.
     """
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
@@ -215,7 +214,6 @@ class KeyEncoding:
         self._records = _records(self.columns)
 
     def encode(self, keys: pl.DataFrame) -> list[bytes]:
-        """Return one key for each row. The rows must have the columns with their types; other columns are ignored."""
         parts: list[Words | pa.LargeBinaryArray] = []
         record = np.zeros(keys.height, self._records[0])
         for place, (name, dtype) in enumerate(self.columns.items()):
@@ -266,10 +264,9 @@ def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
 
 
 def _to_ordered(words: Words) -> Words:
-    """Unsigned numbers that sort as ``words`` do.
+    """Unsigned numbers that sort as ``words`` do: Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81].
 
-    Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81]: the sign bit is flipped. A positive float gets its sign bit set. A
-    negative one has all bits inverted, because the larger magnitude must sort first.
+    A positive float gets its sign bit set; a negative one is inverted, because the larger magnitude must sort first.
     """
     ordered = words
     unsigned, sign = _unsigned(words.dtype)
@@ -343,7 +340,6 @@ class ValueEncoding:
         self._record = np.dtype(fields)
 
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """Return one value for each row. The rows must have the columns with their types; others are ignored."""
         record = np.zeros(rows.height, self._record)
         record["format"], record["layout"] = FORMAT, self.number
         parts: list[Words | pa.LargeBinaryArray] = [record]
@@ -406,7 +402,7 @@ _FLAGS = {True: True, False: False}
 
 
 class ScalarKeys:
-    """Encodes the key of one row: a tuple of values in the order of the columns."""
+    """Encodes the key of one row."""
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         self._columns = dict(columns)
@@ -423,7 +419,7 @@ class ScalarKeys:
             return self.encode((value,))  # this raises an error that says what is wrong
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Encode a key, or the prefix that all keys with these values in their first columns share."""
+        """The key, or the prefix that all keys with these values in their first columns share."""
         if not self._packed:
             return self._by_columns(values)
         try:
@@ -523,10 +519,10 @@ class ScalarValues:
 
 
 class RowCodec:
-    """Does the same as ``ScalarValues`` in a quick way, for rows without nulls of a layout that ``struct`` can pack.
+    """As ``ScalarValues``, but quick, for rows without nulls of a layout that ``struct`` can pack.
 
-    ``encode(row)`` raises one of ``MISFITS`` for any other row: let ``ScalarValues`` encode it, or say what is wrong.
-    ``decode(value)`` returns ``otherwise(value)`` if the value has another layout, or a null.
+    ``encode(row)`` raises one of ``MISFITS`` for any other row. ``decode(value)`` returns ``otherwise(value)`` if the
+    value has another layout, or a null.
     """
 
     def __init__(self, encoding: ValueEncoding, otherwise: Callable[[bytes], tuple[Any, ...]]) -> None:
@@ -564,7 +560,6 @@ class RowCodec:
 
 
 def is_packed(columns: Mapping[str, pl.DataType]) -> bool:
-    """Whether ``RowCodec`` is for rows of these columns."""
     return all(_is_word(dtype) or is_bytes(dtype) for dtype in columns.values())
 
 
@@ -573,7 +568,6 @@ def _compiled(source: str, known: dict[str, Any]) -> Any:
 
 
 def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.DataFrame:
-    """Return a batch of one row. Raises ``DataError`` for a value that isn't of its column's type."""
     series = []
     for (name, dtype), value in zip(columns.items(), values, strict=True):
         try:

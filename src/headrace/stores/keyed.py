@@ -1,10 +1,10 @@
 """Keyed rows: columnar state that is looked up by key, replaced, and asked for what is due.
 
-Where ``Runs`` merges partial results without a look-up, some operators must know what came before. They *take* the rows
-of a batch's keys (or the rows that are due), change them, and *put* them back: three columnar steps without Python per
-key. Rows are in *segments*, which never change, in the order of their keys' hashes, with a mask of those that are still
-alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart by their keys. The hash of
-each row's key, its due columns and whether it is alive are in memory: 17 bytes a row with one due column.
+Operators *take* the rows of a batch's keys (or those that are due), change them, and *put* them back: three columnar
+steps without Python per key. Rows are in *segments*, which never change, in the order of their keys' hashes, with a
+mask of those that are still alive. A look-up is a binary search; rows whose hashes are equal by chance are told apart
+by their keys. The hash of each row's key, its due columns and its mask are in memory: 17 bytes a row with one due
+column.
 
 The changelog receives rows that were removed (by their identity columns, or because they were due) and rows that are
 new. On disk the mask of a segment is one value, so taking a few rows out of a large segment writes bits, not rows.
@@ -41,13 +41,12 @@ _MASK = struct.Struct(">cQ")
 
 
 def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
-    """A hash of each row's key. Without keys all hashes are equal."""
     return hash_rows(rows, keys) if keys else np.zeros(rows.height, np.uint64)
 
 
 @dataclass(slots=True)
 class _Index:
-    """The facts about each row: arrays in the order of the rows. ``alive``: which rows are; None: all."""
+    """The facts about each row. ``alive``: which rows are; None: all."""
 
     hashes: Hashes
     due: dict[str, npt.NDArray[np.int64]]
@@ -84,7 +83,7 @@ class _Segment:
 
     @classmethod
     def joined(cls, kept: Kept, number: int, segments: Sequence[_Segment], due: Sequence[str]) -> _Segment:
-        """A new segment of the rows alive in several. Reads one range of hashes at a time."""
+        """Reads one range of hashes at a time."""
         parts = [None if part is None else part.sort(_HASH, maintain_order=True) for part in _ranges(segments)]
         return cls._of_parts(kept, number, parts, due)
 
@@ -111,11 +110,9 @@ class _Segment:
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """Return the live rows that match a row of ``wanted`` in the columns ``same``; None if there are none.
+        """Return the live rows that match a row of ``wanted``: places, rows, and places in ``wanted``.
 
-        Returns their places, the rows, and for each the place in ``wanted`` of the row that it agrees with. ``hashes``
-        are those of ``wanted``, which should be in their order: then memory is read side by side. A null agrees with a
-        null.
+        ``hashes`` should be in their order: then memory is read side by side. A null agrees with a null.
         """
         # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
         # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
@@ -145,14 +142,13 @@ class _Segment:
         return (places[agree], rows_where(rows, pl.Series(agree)), of_wanted[agree]) if agree.any() else None
 
     def due(self, column: str, bound: int) -> Places:
-        """The places of the rows alive whose ``column`` is ``bound`` or less."""
         hit = self.index.due[column] <= bound
         alive = self.index.alive
         places: Places = np.flatnonzero(hit if alive is None else hit & alive)
         return places
 
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
-        """The rows at ascending places, which may repeat, piece by piece."""
+        """``places`` ascend, and may repeat."""
         return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))
 
     def alive(self) -> Iterator[pl.DataFrame]:
@@ -170,7 +166,7 @@ class _Segment:
             begin += rows.height
 
     def kill(self, places: Places) -> None:
-        """Mark these rows as dead. No place may repeat."""
+        """No place may repeat."""
         if not len(places):
             return
         index = self.index
@@ -185,7 +181,6 @@ class _Segment:
 
     @property
     def index(self) -> _Index:
-        """The facts about each row, read when they are first needed."""
         if self._index is None:
             self._index = self._read_index()
         return self._index
@@ -239,7 +234,7 @@ class _Segment:
 
 
 def ranges(segments: Sequence[_Segment]) -> Iterator[pl.DataFrame]:
-    """All rows of several segments, one range of hashes at a time: no two frames share a key."""
+    """No two frames share a key."""
     for part in _ranges(segments):
         if part is not None:
             yield part.drop(_HASH)
@@ -304,10 +299,9 @@ class _Manifest(Manifest, frozen=True, kw_only=True):
 class KeyedRows(StateStore):
     """Rows by key. A key may have several rows.
 
-    ``keys`` are the columns that rows are looked up by; ``row`` are the other columns that identify a row of a key.
-    ``due`` are Int64 columns without nulls: a row can be asked for from that moment on. ``conform`` turns rows that an
-    earlier version of the app put into rows of this version, or refuses them. ``form`` is that of the rows.
-    ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
+    ``row`` are the columns that identify a row of a key. ``due`` are Int64 columns without nulls: a row can be asked
+    for from that moment on. ``conform`` turns rows that an earlier version of the app put into rows of this version, or
+    refuses them. ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
     """
 
     def __init__(
@@ -335,7 +329,7 @@ class KeyedRows(StateStore):
         self._removed_all = False
 
     def put(self, rows: pl.DataFrame) -> None:
-        """Add rows; none of them may be there already."""
+        """None of them may be there already."""
         if not rows.height:
             return
         self._fresh.append(self._segment(rows))
@@ -370,7 +364,7 @@ class KeyedRows(StateStore):
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
         """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of a piece at most.
 
-        They are removed when this returns, read or not. The caller must read them before the next ``persist``.
+        They are removed when this returns; the caller must read them before the next ``persist``.
         """
         found: list[tuple[_Segment, Places]] = []
         for settled, segment in self._all():
@@ -400,18 +394,14 @@ class KeyedRows(StateStore):
         return ranges(found) if found else iter(())
 
     def earliest(self, column: str) -> int | None:
-        """The lowest value of a ``due`` column; None without rows."""
         return min((segment.low(column) for _, segment in self._all() if segment.living), default=None)
 
     def scan(self) -> pl.DataFrame | None:
-        """Everything held; for inspection."""
         frames = list(self.held())
         return concat_rows(frames) if frames else None
 
     def held(self) -> Iterator[pl.DataFrame]:
         return (rows for _, segment in self._all() for rows in segment.alive())
-
-    # -- the changelog
 
     @override
     def take_changes(self, version: int) -> list[bytes]:
@@ -468,8 +458,6 @@ class KeyedRows(StateStore):
     def frames(self) -> Iterator[pl.DataFrame]:
         return (self._shown(rows) for segment in self._tiers.parts for rows in segment.alive_once())
 
-    # -- the local database
-
     @override
     def attach(self, view: View) -> None:
         manifest = self._tiers.attach(view, _Manifest, _FORMAT)
@@ -521,7 +509,7 @@ class KeyedRows(StateStore):
         yield from ((False, segment) for segment in self._fresh)
 
     def _in_order(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Places]:
-        """The rows in the order of their keys' hashes, the hashes, and the places that the rows had."""
+        """Returns the places that the rows had, too."""
         hashes = hashes_of(rows, self._keys)
         order = np.argsort(hashes)
         return rows[order], hashes[order], order

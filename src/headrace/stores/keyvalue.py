@@ -1,16 +1,14 @@
 """Byte keys and values of one operator in one task: changes in memory over the contents of the local database.
 
-Writes stay in an overlay until their commit is in the database. There are two overlays: ``fresh`` has the changes of
-the next commit, ``logged`` those that are in the changelog but not in the database yet. A deleted key stays in an
-overlay with None, and hides the same key below. Without a database everything stays in memory.
+Writes stay in an overlay until their commit is in the database: ``fresh`` has the changes of the next commit,
+``logged`` those that are in the changelog but not in the database yet. A deleted key stays in an overlay with None, and
+hides the same key below. Without a database everything stays in memory.
 
-With a time to live, a value is stored after the time when it was put, and expires ``ttl_ms`` after that, in the time
-that ``advance`` sets. An index by time would cost a second entry for each one. Instead every read checks the values
-that it returns, and a sweep walks through all keys in a circle, as many at a time as its caller allows, at most once in
-an eighth of the time to live. While no entry that it has met can have expired, it rests.
+With a time to live, a value is stored after the time when it was put. An index by time would cost a second entry for
+each one. Instead every read checks the values that it returns, and a sweep walks through all keys in a circle, as many
+at a time as its caller allows, at most once in an eighth of the time to live.
 
-One thread uses a store. ``CommittedKeyValues`` reads the same entries from any thread, as of the last commit. Reads of
-either may wait for the disk.
+One thread uses a store; ``CommittedKeyValues`` may be read by any. Reads of either may wait for the disk.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ class _Memory(_Overlay):
 def merge(
     over: Iterable[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Merge two sorted iterators; of equal keys the entry of ``over`` counts. Both are in key order, or reversed.
+    """Of equal keys the entry of ``over`` counts. Both are in key order, or reversed.
 
     Over [(b, 2), (c, None)] and base [(a, 1), (b, 1), (d, 1)] give [(a, 1), (b, 2), (c, None), (d, 1)].
     """
@@ -153,10 +151,7 @@ _ROUNDS_IN_A_LIFE = 8
 
 
 class Stamps:
-    """The stamps before values: big-endian milliseconds, so that bytes compare as times do.
-
-    With a time to live of 10 ms and the time 25, values with a stamp below 16 have expired.
-    """
+    """The stamps before values: big-endian milliseconds, so that bytes compare as times do."""
 
     size = _TIME.size
 
@@ -172,7 +167,6 @@ class Stamps:
         self._now = max(0, now_ms) if self._now is None else max(self._now, now_ms)
 
     def is_at(self, now_ms: int) -> bool:
-        """Whether ``advance`` to this time has no effect."""
         return self._now is not None and now_ms <= self._now
 
     @property
@@ -183,7 +177,7 @@ class Stamps:
         return self._now
 
     def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
-        """Return the stored form of values that are put now. ``lasting`` values never expire."""
+        """``lasting`` values never expire."""
         stamp = _FOREVER if lasting else _TIME.pack(self.now)
         return [stamp + value for value in values]
 
@@ -316,7 +310,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, or None. Deletes entries that have expired."""
+        """Deletes entries that have expired."""
         stored = self._stored(keys, [self._fresh, self._logged])
         if self._stamps is None:
             return stored
@@ -386,8 +380,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._cleared = self._view is not None
         self._count = 0
 
-    # -- time to live
-
     def advance(self, now_ms: int) -> None:
         if self._stamps is None or self._stamps.is_at(now_ms):
             return
@@ -404,8 +396,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         expired = self._sweep.expired_among(self._stored_range(self._sweep.cursor, None, reverse=False), budget)
         self._fresh.delete_many(expired)
         return len(expired)
-
-    # -- the changelog
 
     @override
     def take_changes(self, version: int) -> list[bytes]:
@@ -473,8 +463,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         else:
             self._logged = changes
 
-    # -- the local database
-
     @override
     def attach(self, view: View) -> None:
         self._view = view
@@ -506,7 +494,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 
     @override
     def entries(self) -> int:
-        """Return about how many entries there are. Without a database this is exact, except for uncommitted writes."""
+        """Exact without a database, except for uncommitted writes."""
         held = len(self._memory) if self._view is None else self._count + self._growth(self._logged)
         return max(0, held + self._growth(self._fresh))
 
@@ -559,8 +547,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 class CommittedKeyValues(KeyValueReader):
     """The committed entries of a store, read from the local database by any thread, until it is closed.
 
-    Each call sees complete commits. Two calls may see different commits, except within ``pinned``. An iteration sees
-    the commit that it started with. Expired entries, by the time that ``advance`` sets, are skipped but not deleted.
+    Each call sees complete commits, an iteration the commit that it started with. Expired entries are skipped.
     """
 
     def __init__(self, id_: str, view: PinnableView, *, ttl_ms: int | None = None) -> None:

@@ -1,21 +1,15 @@
 """The outbox: rows for a foreign system, from the commit that covers them until the target has them.
 
-Rows written during a version are *fresh*. The commit of the version seals them into one entry, keyed by the version,
-and logs it. Once the commit counts, the entry is *pending* and may be published. When the target has it, a later commit
-logs its removal. A crash in between can leave entries that the target already has. They are published again, and the
-target's own position decides that they don't count twice.
+Rows written during a version are *fresh*. Its commit seals them into one entry, and logs it. Once the commit counts,
+the entry is *pending* and may be published. When the target has it, a later commit logs its removal. A crash in between
+can leave entries that the target already has: they are published again, and the target's own position decides that they
+don't count twice.
 
 A target keeps a position for each *timeline* of the app, since a later one may have published higher versions when a
-savepoint of an earlier one is restored. So the outbox knows with which versions the timelines of its rows began: an
-entry is of the latest that began below it.
+savepoint of an earlier one is restored. An entry is of the latest timeline that began below it.
 
 An entry consists of encoded pieces, each below the size limit of a changelog record. With a local database, only the
-oldest pending pieces stay in memory, so a target that is down for long costs disk space, not memory. Example, with the
-target down since version 7::
-
-    pending: (version 7, [bytes, bytes])  (version 8, [bytes])  (version 9, [None])  None: only in the database
-    sealed:  (version 10, [bytes])        logged with commit 10, which isn't known to count yet
-    fresh:   rows of version 11
+oldest pending pieces stay in memory, so a target that is down for long costs disk space, not memory.
 """
 
 from __future__ import annotations
@@ -128,14 +122,9 @@ class Outbox(StateStore):
         self.pending_bytes = 0
         self._timelines, self._timelines_stored = [], 0
 
-    # -- the changelog
-
     @override
     def take_changes(self, version: int) -> list[bytes]:
-        """Seal the fresh rows into the entry of this version, and return it and the removals as changes.
-
-        The entry must not be published before ``commit``. Raises ``DataError`` if the target can't take the rows.
-        """
+        """Seal the fresh rows into the entry of this version, not to be published before ``commit``."""
         changes = []
         if self._published_to > self.logged_to:
             self.logged_to = self._published_to
@@ -180,7 +169,7 @@ class Outbox(StateStore):
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
-        """Yield what is pending. It isn't dealt: rows in the target have no key, and all of them are the first's."""
+        """Not dealt: rows in the target have no key, so all of them are the first's."""
         if share is None or share.first:
             yield from map(timeline_begun, self._timelines)
             for entry in self._pending:
@@ -192,8 +181,6 @@ class Outbox(StateStore):
         for entry in self._pending:
             for piece in self._load(entry):
                 yield decode_rows(piece, checked=True)
-
-    # -- the local database
 
     @override
     def attach(self, view: View) -> None:

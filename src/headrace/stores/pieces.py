@@ -4,16 +4,15 @@ Runs (``stores.runs``) and segments (``stores.keyed``) are cut into pieces by th
 they are merged, or read to the end, one range of hashes at a time (``docs/design/state.md``). A piece that isn't in the
 database yet is in memory, and so are others while there is room in the store's ``Kept``.
 
-Where rows are looked up, a piece is written in *slices* of some ten to a few hundred neighbouring rows, two to four
-kilobytes, so that one row is read in some ten microseconds. (RocksDB reads a value as a whole, and the checksum of it
-costs the most.) All slices of a run or segment have one form, which is a value beside them:
+Where rows are looked up, a piece is written in *slices* of two to four kilobytes, so that one row is read in some ten
+microseconds: RocksDB reads a value as a whole. All slices of a run or segment have one form, a value beside them:
 
     columns of a fixed width, one after the other | lengths u32 of each string column | the strings, by column
 
 The numbers of a column are contiguous, as many as the form's ``rows``; the last slice is padded. Integers are stored as
 the difference to the lowest one of the rows, in as few bytes as the highest difference needs. A column with nulls is
-preceded by one byte per row that says which values are there. Everything is little-endian. So slices of any number of
-pieces are decoded at once, without Python per row. Pieces with columns of nested types are written whole.
+preceded by one byte per row that says which values are there. Everything is little-endian. Pieces with columns of
+nested types are written whole.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Words = npt.NDArray[Any]
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A column as the form has it. Integers are packed as their differences to ``from_``, in ``width`` bytes."""
+    """Integers are packed as their differences to ``from_``, in ``width`` bytes."""
 
     name: str
     type: Any
@@ -133,7 +132,6 @@ class _Column:
         return words if self._packing is None else [self._packing.pack(words[0])]
 
     def series(self, numbers: list[Words], valid: npt.NDArray[np.bool_] | None, height: int) -> pl.Series:
-        """A column that has no strings, from its fields."""
         if self.dtype == pl.Null:
             return pl.Series(self.kind.name, [None], pl.Null).new_from_index(0, height)
         words = numbers if self._packing is None else [self._packing.unpack(numbers[0])]
@@ -170,8 +168,6 @@ class SliceForm:
         rows = 1 << (-(-SLICE_BYTES // row_bytes) - 1).bit_length()
         return cls(kinds, min(max(rows, _ROWS_MIN), _ROWS_MAX))
 
-    # -- the form itself
-
     def written(self) -> bytes:
         return msgspec.json.encode(_Written(rows=self.rows, columns=[column.kind for column in self._columns]))
 
@@ -182,8 +178,6 @@ class SliceForm:
             what = f"slices of format {found.format} in the local state; this version of Headrace reads {_FORMAT}"
             raise CorruptLogError(what, hint=f"upgrade Headrace, or {DELETE_LOCAL_STATE}")
         return cls(found.columns, found.rows)
-
-    # -- rows
 
     def count(self, height: int) -> int:
         return -(-height // self.rows)
@@ -301,7 +295,6 @@ PieceRows = pl.DataFrame | None  # the rows of a range of hashes; None if there 
 
 
 def bits_for(rows: int) -> int:
-    """How many bits deal this number of rows into pieces of about ``PIECE_ROWS`` at most."""
     return min(max(0, (max(rows, 1) - 1).bit_length() - (PIECE_ROWS - 1).bit_length()), _BITS_MAX)
 
 
@@ -327,7 +320,7 @@ class Kept:
     """The pieces of one store that are both in the database and in memory.
 
     A piece that is written is kept, and the one written longest ago makes room for it, because new pieces are merged
-    first. A piece that is read is kept if there is room. (Every range of hashes is read equally often.)
+    first. A piece that is read is kept if there is room.
     """
 
     def __init__(
@@ -339,10 +332,7 @@ class Kept:
         in_memory: bool = False,
         sliced: bool = False,
     ) -> None:
-        """``conform`` is applied to rows that are read; ``in_memory``: there is room for all.
-
-        ``sliced``: rows are looked up, so they are written in slices where their types allow it.
-        """
+        """``conform`` is applied to rows that are read. ``sliced``: rows are looked up."""
         self.store = store
         self.view = view
         self.conform = conform or (lambda rows: rows)
@@ -361,7 +351,7 @@ class Kept:
             self._drop(next(iter(self._frames)))
 
     def offer(self, number: int, piece: int, rows: pl.DataFrame) -> None:
-        """Keep a piece that was read, if there is room."""
+        """Unlike ``keep``: only if there is room."""
         size = int(rows.estimated_size())
         if self.bytes + size <= self._most:
             self._put(number, piece, rows, size)
@@ -410,7 +400,7 @@ class Pieces:
         return len(self.heights)
 
     def piece(self, piece: int, *, once: bool = False) -> PieceRows:
-        """The rows of one piece. Those that are read ``once`` don't stay in memory."""
+        """Those that are read ``once`` don't stay in memory."""
         if not self.heights[piece]:
             return None
         if self._frames is not None:
@@ -431,8 +421,7 @@ class Pieces:
     def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places | None]]:
         """Yield frames with the rows at ``places``, which ascend and may repeat.
 
-        Beside each frame are the places of the wanted rows in it; None: it has nothing else. If few rows of a piece are
-        wanted, only their slices are read.
+        Beside each frame are the places of the wanted rows in it; None: it has nothing else.
         """
         ends = np.cumsum(self.heights)
         first = 0
@@ -459,14 +448,13 @@ class Pieces:
             yield self._read_slices(self._form, waiting), None
 
     def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[PieceRows]:
-        """The rows dealt by ``bits`` bits, which are at least as many as now; in the order of hashes."""
+        """By at least as many bits as now; in the order of hashes."""
         finer = 1 << (bits - self.bits)
         for piece in range(len(self)):
             rows = self.piece(piece)
             yield from [None] * finer if rows is None else deal(rows, hash_of, self.bits, bits)
 
     def write(self, writes: Writes) -> None:
-        """Write the pieces, if they aren't in the database yet."""
         if self._frames is None:
             return
         filled = [rows for rows in self._frames if rows is not None and rows.height]
@@ -507,7 +495,7 @@ class Pieces:
         return self._read_form[0]
 
     def _form_for(self, piece: int, wanted: int) -> SliceForm | None:
-        """The form of the slices, if this number of rows of the piece should be read from slices."""
+        """The form, if this number of rows of the piece should be read from slices."""
         if self._frames is not None or self._kept.get(self.number, piece) is not None:
             return None
         form = self._form

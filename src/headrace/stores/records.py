@@ -1,14 +1,12 @@
 """The stores of low-level tasks: records under keys, read and written one at a time or as batches.
 
 A ``RecordStore`` is a ``TableStore`` that also reads and writes single records fast; the durable bytes are the same.
-The functions that do so are compiled for its columns: general ones would look up names and types for each record, which
-takes several times as long. A key is a value, or a tuple of values if it has several columns. A record is a dict, or an
-instance of the dataclass that the store was declared with. The next read sees a write, and the task's next commit
-covers it.
+The functions that do so are compiled for its columns: general ones would take several times as long. The next read sees
+a write, and the task's next commit covers it.
 
-Records are kept decoded, as tuples of their values. A record that is put is encoded when the key-value store needs it:
-at the commit, or when something reads or writes it in another way. So a thousand messages of one key between two
-commits encode one record. Records and keys that ``quick_records`` isn't for are encoded at once.
+Records are kept decoded, as tuples of their values, and encoded when the key-value store needs them: at the commit, or
+when something reads or writes them in another way. So a thousand messages of one key between two commits encode one
+record. Records and keys that ``quick_records`` isn't for are encoded at once.
 
 One thread uses a store. Reads may wait for the disk.
 """
@@ -72,7 +70,7 @@ def quick_records(
 ) -> QuickRecords | None:
     """Return functions for records in ``top``; ``get`` and ``put`` do what they can't. None: not for these columns.
 
-    An int in a column of floats becomes a float. Floats can't be in the key, as NaN isn't equal to itself.
+    Floats can't be in the key, as NaN isn't equal to itself.
     """
     if not all(map(kind_of, [*key.values(), *value.columns.values()])) or float in map(kind_of, key.values()):
         return None
@@ -207,7 +205,6 @@ class RecordStore(TableStore):
     # -- writes that may be undone
 
     def begin_trial(self) -> None:
-        """Remember the previous records of everything put or deleted from now on."""
         if self._top:
             self._under.update(self._top)
             self._top.clear()
@@ -222,10 +219,7 @@ class RecordStore(TableStore):
             if not keep:
                 self._forget_copies()
 
-    # -- what the key-value store doesn't have yet
-
     def write(self) -> None:
-        """Write to the key-value store what it doesn't have yet."""
         self._move(self._under)
         if self._trying and not self._store_tries:
             self._store_tries = True
@@ -292,7 +286,7 @@ class RecordStore(TableStore):
         return row
 
     def _before_write(self, key: Any) -> bytes:
-        """The bytes of a key whose record isn't kept. They may be those of one that is, as for True and 1."""
+        """The bytes may be those of a record that is kept, as for True and 1."""
         self.write()
         encoded = self._key(key)
         if self._clean:

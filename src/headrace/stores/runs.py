@@ -1,16 +1,14 @@
 """Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
 Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
-merged when they are read, or when neighbours are of like size (``stores.tiers``). Adding a batch costs no Python per
-key, and a checkpoint writes only the rows that changed since the last one. Two operations are logged: ``add`` a run,
-and remove all rows with ``time <= bound``. Taking some rows of a large run records the time up to which its rows are
-gone. They are left out when the run is read, and disappear when it is merged.
+merged when they are read, or when neighbours are of like size (``stores.tiers``). Two operations are logged: ``add`` a
+run, and remove all rows with ``time <= bound``. Taking some rows of a large run records the time up to which its rows
+are gone: they are left out when the run is read, and disappear when it is merged.
 
-Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
-index in memory (``HashIndex``), 10 bytes a row: the whole hash, since half of it would match many rows by chance, and
-the time in steps of 1/65,536 of the time that the run covers, so rows from shortly before or after the wanted time may
-be found, too. In the database the index is one value. Where it is missing, or of an unknown format, it is computed from
-the rows.
+Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each has an index in
+memory (``HashIndex``), 10 bytes a row: the whole hash, since half of it would match many rows by chance, and the time
+in steps of 1/65,536 of the time that the run covers. In the database the index is one value; where it is missing, or of
+an unknown format, it is computed from the rows.
 """
 
 from __future__ import annotations
@@ -52,8 +50,7 @@ class Worth:
     """Whether it is worth its time to merge partial results. ``always``: merges do more than save rows.
 
     A merge of rows with mostly different keys takes long and leaves about as many. So if the last one did, the next
-    ones of as many rows are left out, and then it is tried again. How many keys occur more than once depends on how
-    many rows are merged, so each size, by powers of two, is judged by itself.
+    ones of as many rows are left out, and then it is tried again. Each size, by powers of two, is judged by itself.
     """
 
     def __init__(self, *, always: bool = False) -> None:
@@ -121,7 +118,6 @@ class HashIndex:
     """Finds the places of rows in a run by hash and time."""
 
     def __init__(self, kept: Kept, pieces: Pieces, hash_: str, time: str) -> None:
-        """``hash_`` and ``time`` are columns of the rows, which are in the order of ``hash_``."""
         self._kept = kept
         self._pieces = pieces
         self._hash = hash_
@@ -141,7 +137,7 @@ class HashIndex:
         return places[(ages >= max(0, lowest)) & (ages <= min(highest, _AGE_MAX))]
 
     def between(self, low: int, high: int) -> Places:
-        """The rows with ``low <= time <= high``, approximately, in ascending order."""
+        """As ``places``, of all hashes."""
         columns = self._read()
         lowest, highest = columns.age(low), columns.age(high)
         if lowest > _AGE_MAX or highest < 0:
@@ -249,7 +245,6 @@ class _Run:
         return self.low <= high and self.high >= low
 
     def from_(self, low: int) -> int:
-        """``low``, or the first time that isn't gone."""
         return low if self.gone_to is None else max(low, self.gone_to + 1)
 
     def within(self, time: str, low: int | None, bound: int | None) -> pl.Expr | None:
@@ -267,10 +262,9 @@ class _Run:
 class Runs(StateStore):
     """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
-    ``keys`` are the columns that rows are merged by. Without them runs aren't dealt into pieces, and are merged whole.
-    ``hashed``, instead of ``keys``, is a column with a hash of the keys: rows are added, and merged, in its order.
-    ``conform`` turns rows that an earlier version of the app added into rows of this version, or refuses them.
-    ``form`` is that of the rows. ``shown`` turns merged rows into what people read.
+    Without ``keys`` runs aren't dealt into pieces, and are merged whole. ``hashed``, instead of ``keys``, is a column
+    with a hash of the keys: rows are added, and merged, in its order. ``conform`` turns rows that an earlier version of
+    the app added into rows of this version, or refuses them. ``shown`` turns merged rows into what people read.
     """
 
     def __init__(
@@ -308,7 +302,6 @@ class Runs(StateStore):
 
     @property
     def latest(self) -> int | None:
-        """The highest time held, None when empty."""
         highest = [run.high for run in self._tiers.parts]
         highest += [self._bounds(frame)[1] for frame in self._fresh]
         return max(highest, default=None)
@@ -326,7 +319,7 @@ class Runs(StateStore):
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
         """Remove and return (merged) all rows with ``time <= bound``, in frames that share no keys.
 
-        They are removed when this returns, read or not. The caller has to read them before the next ``persist``.
+        They are removed when this returns; the caller has to read them before the next ``persist``.
         """
         if self.earliest is None or self.earliest > bound:
             return iter(())
@@ -338,7 +331,7 @@ class Runs(StateStore):
         self.take_parts(bound)
 
     def held(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """All frames that may hold rows with ``low <= time <= high``, unmerged. They may hold other times, too."""
+        """Unmerged frames, which may hold other times, too."""
         for run in self._tiers.parts:
             if run.overlaps(low, high):
                 yield from self._there(run)
@@ -358,7 +351,7 @@ class Runs(StateStore):
                 yield frame[places]
 
     def between(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """All rows with ``low <= time <= high``, unmerged. Only for stores with ``hashed``."""
+        """Unmerged. Only for stores with ``hashed``."""
         within = pl.col(self._time).is_between(low, high)
         for run in self._tiers.parts:
             if run.index is not None and run.overlaps(low, high):
@@ -388,7 +381,7 @@ class Runs(StateStore):
         return crowd(each.filter(each.is_between(low, bound)) for each in times)
 
     def retire(self, bound: int) -> None:
-        """Remove all rows with ``time <= bound``, and remember the bound even if there were none."""
+        """Remember the bound even if there were no rows."""
         if self.earliest is None or (bound == self.taken and self.earliest > bound):
             return
         if self.earliest <= bound:
@@ -450,8 +443,6 @@ class Runs(StateStore):
     @override
     def frames(self) -> Iterator[pl.DataFrame]:
         return map(self._shown, self.read_parts(_LOWEST, _HIGHEST))
-
-    # -- the local database
 
     @override
     def attach(self, view: View) -> None:
@@ -558,7 +549,7 @@ class Runs(StateStore):
         return None if self._hashed is None else HashIndex(self._kept, pieces, self._hashed, self._time)
 
     def _at(self, run: _Run, places: Places) -> Iterator[pl.DataFrame]:
-        """The rows at these places that aren't gone, perhaps with others. Small frames are concatenated."""
+        """Perhaps with others. Small frames are concatenated."""
         there = run.within(self._time, None, None)
         waiting: list[pl.DataFrame] = []
         for piece, within in run.pieces.at(places):
@@ -571,7 +562,7 @@ class Runs(StateStore):
             yield concat_rows(waiting)
 
     def _remove(self, bound: int) -> list[_Run]:
-        """Remove rows with ``time <= bound`` from all runs. Doesn't even load runs that begin later."""
+        """Doesn't even load runs that begin later."""
         taken, kept = [], []
         self.taken = bound if self.taken is None else max(bound, self.taken)
         for run in self._tiers.parts:
@@ -588,7 +579,7 @@ class Runs(StateStore):
         return taken
 
     def _rest(self, run: _Run, bound: int) -> _Run | None:
-        """What is left of a run. A small run is rewritten."""
+        """A small run is rewritten."""
         if run.high <= bound:
             return None
         if run.pieces.bits:

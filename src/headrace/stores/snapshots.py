@@ -178,7 +178,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the manifest itself."""
         return f"{_MANIFESTS}{self.snapshot}.json"
 
     @property
@@ -190,11 +189,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read what ``encode`` wrote. Raises ``DataError``."""
+        """Raises ``DataError``."""
         return decode_record(_DECODER, data, _WHAT, FORMAT)
 
     def whole(self, listing: Mapping[str, int]) -> bool:
-        """All its objects are in this list of names and sizes."""
         return all(listing.get(file.object) == file.size for file in self.files)
 
 
@@ -220,7 +218,7 @@ def read_manifest(data: bytes) -> Manifest | None:
 
 
 def object_name(generation: int, number: int, file: str) -> str:
-    """The name of an object of this generation. ``number`` is another one for each."""
+    """``number`` is another one for each."""
     return f"{_OBJECTS}{generation:010}/{number:08}-{file}"
 
 

@@ -1,14 +1,12 @@
 """A table of rows by key, for operators that work on whole batches: on disk, or all in memory.
 
-On disk, the rows are in a key-value store, which ``KeyEncoding`` and ``ValueEncoding`` encode them for. The store
-itself, under a key that no row can have, holds a numbered list of layouts: the columns that rows were written with. The
-list grows by one when the declared columns change. In older rows an added column reads as null, and a removed one is
-ignored. A changed type, or other key columns, are an error. ``RowReader`` reads from any ``KeyValueReader``: from a
-store on the store's own thread, from ``CommittedKeyValues`` on any other.
+On disk, the key-value store also holds, under a key that no row can have, a numbered list of layouts: the columns that
+rows were written with. The list grows by one when the declared columns change. In older rows an added column reads as
+null, and a removed one is ignored. A changed type, or other key columns, are an error. ``RowReader`` reads from a store
+on the store's own thread, from ``CommittedKeyValues`` on any other.
 
 A table in memory is for tables that fit, and are read more often than RocksDB can answer. Its rows are columns
-(``KeyedRows``), found by binary search over the hashes of the keys. After a restart, rows are loaded when they are
-first read.
+(``KeyedRows``), loaded when they are first read.
 """
 
 from __future__ import annotations
@@ -95,7 +93,7 @@ class RowReader:
     ) -> Iterator[pl.DataFrame]:
         """Yield all columns of the rows from ``start`` to ``stop`` (exclusive), in key order or reversed.
 
-        Both are values of the first key columns, or of all. So is ``prefix``, which selects the rows with these values.
+        All are values of the first key columns, or of all; ``prefix`` selects the rows with these values.
         """
         low, high = key_range(self._id, self.key, start, stop, prefix)
         entries = self._reads.range(low, high, reverse=reverse) if low < high else iter(())
@@ -103,7 +101,7 @@ class RowReader:
             yield self.rows_of(batch)
 
     def rows_of(self, entries: Sequence[tuple[bytes, bytes]]) -> pl.DataFrame:
-        """Return all columns of entries that were read from the store; there must be at least one."""
+        """There must be at least one entry."""
         keys, values = zip(*entries, strict=True)
         rows = self._decode(values)
         return pl.concat([self._keys.decode(keys), rows], how="horizontal")
@@ -187,7 +185,7 @@ class TableStore(RowReader):
         self._read_layouts()
 
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
-        """Say which entries belong to a share, encoded with the declared columns: stores number their layouts apart."""
+        """Encoded with the declared columns: stores number their layouts apart."""
         count = _rows_among(keys)
         rows = self._keys.decode(keys[:count])
         self._read_layouts()
@@ -217,7 +215,7 @@ class TableStore(RowReader):
         self.store.delete_many(self._keys.encode(keys))
 
     def _writing(self) -> ValueEncoding:
-        """The layout of the declared columns. It is added to the stored list when its first row is written."""
+        """It is added to the stored list when its first row is written."""
         self._read_layouts()
         for layout in reversed(self._layouts):
             if list(layout.columns.items()) == list(self.values.items()):
@@ -236,7 +234,6 @@ class TableStore(RowReader):
 
 
 def _rows_among(keys: Sequence[bytes]) -> int:
-    """How many of these ordered, non-empty keys belong to rows."""
     return len(keys) - (keys[-1] == _LAYOUTS_KEY)
 
 
@@ -256,7 +253,6 @@ def key_range(
     stop: Mapping[str, Any] | None,
     prefix: Mapping[str, Any] | None,
 ) -> tuple[bytes, bytes]:
-    """Return the range ``low <= key < high`` of encoded keys for the arguments of ``RowReader.scan``."""
     low = _bound(id_, key, start) if start else b""
     high = _bound(id_, key, stop) if stop else ROWS_END
     if prefix:
@@ -277,10 +273,7 @@ def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
 
 
 def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:
-    """One row for each element: for True the next of ``rows``, for False nulls.
-
-    Rows [a, b] and [True, False, True] give [a, null, b].
-    """
+    """Rows [a, b] and [True, False, True] give [a, null, b]."""
     if not rows.width:
         return pl.DataFrame(height=len(is_found))
     if not rows.height:
@@ -301,7 +294,7 @@ class MemoryTable:
     ) -> None:
         """With ``ttl_ms``, a row expires that long after it was last put, in the time that ``advance`` sets.
 
-        Without ``in_memory``, rows that were read need not stay in memory: for a reader that reads committed rows once.
+        Without ``in_memory``, rows that were read need not stay in memory.
         """
         self._id = id_
         self.key: Columns = {name: columns[name] for name in key}
@@ -356,7 +349,7 @@ class MemoryTable:
         return best.drop(_KEY), best.get_column(_KEY).to_list()
 
     def entries(self) -> int:
-        """Return the number of rows, including expired ones that haven't been removed."""
+        """Expired rows count until they are removed."""
         return self.store.entries()
 
     def put_rows(self, rows: pl.DataFrame) -> None:
@@ -375,11 +368,11 @@ class MemoryTable:
         self.store.take(keys.select(self.key.keys()).unique())
 
     def advance(self, now_ms: int) -> None:
-        """Set the time, which decides what has expired. It never goes back."""
+        """It never goes back."""
         self._now = now_ms if self._now is None else max(self._now, now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove all expired rows, and return how many. One comparison finds them, so ``budget`` is ignored."""
+        """One comparison finds all expired rows, so ``budget`` is ignored."""
         del budget
         self.advance(now_ms)
         before = self.entries()
@@ -389,7 +382,7 @@ class MemoryTable:
         return before - self.entries()
 
     def _find(self, keys: pl.DataFrame) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pl.DataFrame]:
-        """The positions of the keys that have a row, and the other columns of these rows."""
+        """Positions in ``keys``, and the other columns of these rows."""
         expired = self._expired_to()
         asked, parts = [], []
         for places, held in self.store.find(keys):

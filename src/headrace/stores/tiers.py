@@ -1,11 +1,9 @@
 """Tiers: the parts of a store, which never change once written, and are merged with neighbours of like size.
 
 ``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. When the last parts together are more than half
-as large as the one before them, all of these are merged, as in a log-structured merge tree. Where rows aren't looked
-up, small parts wait for others: frequent checkpoints make many of them.
-
-On disk a manifest, all that a restart reads, names the parts by numbers that aren't used twice, and has the form of the
-rows. It is written together with a new part. A new form is logged before the next rows.
+as large as the one before them, all of these are merged, as in a log-structured merge tree. On disk a manifest, all
+that a restart reads, names the parts by numbers that aren't used twice. It is written together with a new part. A new
+form is logged before the next rows.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ class Tiers(Generic[P]):
     ) -> None:
         """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is.
 
-        ``form`` is that of the rows as the app declares them now; None: they aren't checked. With ``wait``, parts that
-        are less than a piece together are merged when there are eight.
+        Rows aren't checked without ``form``. With ``wait``, parts that are less than a piece together are merged when
+        there are eight.
         """
         self.parts: list[P] = []
         self.changed = False  # whether the manifest in the database is out of date
@@ -86,7 +84,6 @@ class Tiers(Generic[P]):
         self.kept_form: StateForm | None = None  # the form of the rows that are kept, and of those that come
 
     def number(self) -> int:
-        """Return a number that no part has had."""
         self._next_number += 1
         return self._next_number - 1
 
@@ -110,8 +107,6 @@ class Tiers(Generic[P]):
     def clear(self) -> None:
         self.replace([])
         self.changed = True
-
-    # -- the form of the rows
 
     def form_change(self) -> list[bytes]:
         """The change that says of which form the rows after it are, if it isn't in the changelog yet."""
@@ -138,7 +133,6 @@ class Tiers(Generic[P]):
 
     @property
     def other_columns(self) -> bool:
-        """Whether rows that are kept have other columns than those that are declared."""
         return self._form is not None and self.kept_form is not None and self.kept_form != self._form
 
     def _take_form(self, form: StateForm | None) -> None:
@@ -146,8 +140,6 @@ class Tiers(Generic[P]):
             check_form(self._kept.store, form, self._form)
         # Rows that come from several stores may be of several forms.
         self.kept_form = form if form is None else grown(self.kept_form, form)
-
-    # -- the local database
 
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
         """Read the manifest; None if there is none. Raises ``DeclarationError`` if the rows can't be opened now."""
@@ -168,12 +160,10 @@ class Tiers(Generic[P]):
         return msgspec.json.decode(data, type=kind)
 
     def restore(self, parts: Sequence[P]) -> None:
-        """Hold the parts that the manifest names."""
         self.parts = list(parts)
         self._next_number = max((part.pieces.number + 1 for part in parts), default=0)
 
     def persist(self, writes: Writes, manifest: Callable[[], Manifest]) -> None:
-        """Erase removed parts, write new ones, and then the manifest."""
         for part in self._gone:
             part.erase(writes)
         for part in self.parts:
@@ -227,7 +217,6 @@ def crowd(times: Iterable[pl.Series]) -> Crowd:
 
 
 def in_lots(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Concatenate frames as long as they are one lot."""
     waiting: list[pl.DataFrame] = []
     rows = 0
     for frame in frames:

@@ -81,7 +81,7 @@ class Sender:
         self._known: dict[Hashable, Content] = {}
 
     def take_base(self, manifest: Manifest) -> None:
-        """The task has begun with this snapshot: what is in it needn't cross the network again."""
+        """What is in it needn't cross the network again."""
         self._others |= {file.content: file.object for file in manifest.files}
 
     def look(self, at_most: int) -> Work[Manifest | None]:
@@ -162,7 +162,7 @@ class Sender:
         return name
 
     def _copied(self, source: str, name: str) -> Work[bool]:
-        """Copy within the store; return False if the source was deleted."""
+        """False: the source was deleted."""
         return (yield from self._calls.tried(partial(self._store.copy, self._folder + source, self._folder + name)))
 
     def _publish(self, manifest: Manifest) -> Work[None]:
@@ -208,14 +208,12 @@ class Waiting:
             before[1].dropped()
 
     def failed(self, job: Job, now_ms: float) -> None:
-        """Do it again later, unless there is a newer one."""
         if job.key in self._jobs:
             job.dropped()
         else:
             self._jobs[job.key] = now_ms + AGAIN_MS, job
 
     def take(self, now_ms: float) -> Job | None:
-        """The next job that may be done now."""
         for key, (due_ms, job) in self._jobs.items():
             if due_ms <= now_ms:
                 del self._jobs[key]
@@ -223,7 +221,7 @@ class Waiting:
         return None
 
     def due_ms(self, now_ms: float) -> float | None:
-        """In how many ms there is something to do; None: there is nothing."""
+        """None: there is nothing to do."""
         return max(0.0, min(due for due, _ in self._jobs.values()) - now_ms) if self._jobs else None
 
 

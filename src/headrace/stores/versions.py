@@ -1,14 +1,13 @@
 """A table of versions: the row of each key as of any event time, for joins by event time.
 
-The newest version of each key is a row of an ordinary table. A version that was replaced by a newer one moves to the
-*history*: runs of rows sorted by the hash of their keys and then by time, under the time at which the version ended, or
-a later one. It is dropped when no user of the table will ask for that time or an earlier one. A deletion is a version
-too. When it is so old that no user can ask for what came before it, the key is deleted altogether. Of two versions with
-the same key and time, the one put last counts.
+The newest version of each key is a row of an ordinary table. A version that was replaced moves to the *history*: runs
+of rows sorted by the hash of their keys and then by time, under the time at which the version ended, or a later one. It
+is dropped when no user of the table will ask for that time or an earlier one. A deletion is a version too; when it is
+so old that no user can ask for what came before it, the key is deleted altogether. Of two versions with the same key
+and time, the one put last counts.
 
-Example: key ``a`` has the versions 1 from time 10, 2 from time 20, and a deletion from time 30. The table holds
-``(a, since 30, gone)``, the history ``(a, 1, since 10, until 20)`` and ``(a, 2, since 20, until 30)``. As of 5 there is
-nothing, as of 10 there is 1, as of 25 there is 2, as of 30 nothing.
+Example: key ``a`` has the versions 1 from time 10, 2 from time 20, and a deletion from time 30. The table holds ``(a,
+since 30, gone)``, the history ``(a, 1, since 10, until 20)`` and ``(a, 2, since 20, until 30)``.
 
 Used on the run-loop thread; reads may wait for the disk.
 """
@@ -85,7 +84,7 @@ class Versions:
         return self._history.taken
 
     def attach_history(self, view: View) -> None:
-        """Read the history from a database, instead of from a task's store."""
+        """From a database, instead of from a task's store."""
         self._history.attach(view)
 
     def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
@@ -111,10 +110,10 @@ class Versions:
         return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
 
     def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
-        """Look up keys in the history: the positions of those that had a version, and these versions.
+        """The positions in ``keys`` of those that had a version, and these versions.
 
-        All runs are searched, and the latest version counts. ``best[i]`` is the time of the best version of key i so
-        far, ``run_of[i]`` its run, ``place_of[i]`` its position in that run.
+        ``best[i]`` is the time of the best version of key i so far, ``run_of[i]`` its run, ``place_of[i]`` its position
+        there.
         """
         hashes = hash_rows(keys, list(self.key))
         order = np.argsort(hashes)  # the binary search is several times faster for sorted hashes
@@ -211,7 +210,7 @@ class VersionedTable(Versions):
         self._newest.put_rows(rows.with_columns(pl.lit(None, dtype).alias(n) for n, dtype in VERSION_COLUMNS.items()))
 
     def _add_history(self, rows: pl.DataFrame, until: Times) -> None:
-        """Add versions that ended at these times, or before: a version that comes later may fall in between."""
+        """A version that comes later may fall in between."""
         wanted = until > self.bound
         if not wanted.any():
             return

@@ -110,7 +110,6 @@ class Wakeups(Protocol):
 
 SYNCS_AT_ONCE = 8
 """How many places are waited for at the same time: a file system writes its journal once for several of them."""
-"""How many places are waited for at the same time: a file system writes its journal once for several of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,6 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
-    """Raise ``TrimmedOffsetError`` if the offset is below the extent, and ``UsageError`` if it is past its end."""
     if offset < extent.oldest:
         what = f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}"
         raise TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
@@ -568,7 +566,6 @@ class RegisteringConsumer(Consumer, Generic[R]):
 
 
 def height_before(rows: Rows, limit: Offset) -> int:
-    """How many of the rows are before an offset."""
     if rows.offsets is not None:
         return int(rows.offsets.searchsorted(limit))
     bad = sum(record.offset < limit for record in rows.bad)
@@ -576,7 +573,6 @@ def height_before(rows: Rows, limit: Offset) -> int:
 
 
 def rows_before(rows: Rows, limit: Offset) -> Rows:
-    """The rows without those at an offset or after it; nothing else of them counts then."""
     if rows.next <= limit:
         return rows
     height = height_before(rows, limit)
@@ -586,14 +582,10 @@ def rows_before(rows: Rows, limit: Offset) -> Rows:
 
 
 ARRIVES_MS = 30_000
-"""How long existing records may take to arrive."""
 
 
 def polled_to(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> Iterator[Polled]:
-    """Poll a registered partition until it has reached ``end``, or until only an unfinished append is left.
-
-    Raises ``UnavailableError`` if existing records don't arrive.
-    """
+    """Poll a registered partition until it has reached ``end``, or only an unfinished append is left."""
     while consumer.position(ssp) < end:
         found = next_polled(consumer, ssp, end, max_bytes)
         if not found and consumer.position(ssp) < end:

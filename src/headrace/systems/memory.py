@@ -1,8 +1,7 @@
 """The memory system: the reference for what a record system does, for one process and its threads.
 
-An offset counts the records of its partition from 0. A record can't be read before it is flushed, as in a system with a
-disk or a network between writer and reader, so tests find a forgotten flush. One lock guards everything, and nothing
-blocks while it is held.
+A record can't be read before it is flushed, as in a system with a disk or a network between writer and reader, so tests
+find a forgotten flush. One lock guards everything, and nothing blocks while it is held.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ from headrace.systems.shape import new_columns, require_same_shape, wanted_shape
 
 @dataclass(slots=True)
 class _Partition:
-    """The kept records; ``payloads[0]`` has the offset ``oldest``. ``times`` (ms) says when each was appended.
-
-    Times never fall: a clock that is set back stands still here. ``trimmed_ms`` is the time of the last trimmed record.
-    """
+    """``payloads[0]`` has the offset ``oldest``. ``times`` never fall: a clock that is set back stands still here."""
 
     payloads: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)

@@ -1,8 +1,4 @@
-"""Resolve startpoints to offsets, and the kinds of startpoint that users define.
-
-Whoever resolves one has the partition's admin: a task that is about to read, or a command that shows what would
-happen. The offset that comes out can be read from, else there is an error that says why not and what to do.
-"""
+"""Resolve startpoints to offsets, and the kinds of startpoint that users define."""
 
 from __future__ import annotations
 
@@ -134,7 +130,6 @@ Customs = Sequence[type[CustomStartpoint]]
 
 
 def check_customs(kinds: Iterable[object]) -> Customs:
-    """Return the app's kinds of startpoints. Raises ``DeclarationError`` for an invalid kind or a repeated name."""
     found: list[type[CustomStartpoint]] = []
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
@@ -151,7 +146,6 @@ def check_customs(kinds: Iterable[object]) -> Customs:
 
 
 def extent_of(ssp: SSP, admin: Admin) -> Extent:
-    """Return the partition's extent. Raises ``StreamNotFoundError`` if the partition doesn't exist."""
     extents = admin.extents(ssp.stream.name)
     if not 0 <= ssp.partition < len(extents):
         what = f"{ssp.stream} has no partition {ssp.partition}; its partitions are 0 to {len(extents) - 1}"
@@ -231,7 +225,6 @@ def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int, *, or_oldest:
 
 
 def _check_nothing_gone(ssp: SSP, time_ms: int, trimmed_ms: int | None) -> None:
-    """Raise ``TrimmedOffsetError`` if an empty partition may have had messages that arrived at this time or later."""
     if trimmed_ms is not None and time_ms > trimmed_ms:
         return
     when = "it isn't known when" if trimmed_ms is None else f"the last time at {utc_text(trimmed_ms)}"

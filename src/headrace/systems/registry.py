@@ -1,8 +1,7 @@
 """The kinds of system that are installed, and how a ``SystemSpec`` becomes a working system.
 
-Plans contain a ``SystemSpec``, and it is sent to containers; the process that needs the system opens it, and imports
-the implementation only then. Record and row systems have separate entry point groups, so it is known without an import
-which of the two a kind is.
+The process that needs a system imports its implementation only then. Record and row systems have separate entry point
+groups, so it is known without an import which of the two a kind is.
 """
 
 from __future__ import annotations
@@ -82,12 +81,10 @@ def keeps_rows(spec: SystemSpec) -> bool:
 
 
 def offsets_are_bytes(spec: SystemSpec) -> bool:
-    """Whether differences of its offsets are sizes. Imports no implementation."""
     return spec.kind == "log"
 
 
 def open_system(spec: SystemSpec) -> System:
-    """Open the record system that ``spec`` describes. Raises ``UsageError`` for a row system or an unknown kind."""
     if keeps_rows(spec):
         what = f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames"
         raise UsageError(what, hint="keep intermediate streams in a record system, such as the embedded log")
@@ -95,7 +92,6 @@ def open_system(spec: SystemSpec) -> System:
 
 
 def open_row_system(spec: SystemSpec) -> RowSystem:
-    """Open the row system that ``spec`` describes. Raises ``UsageError`` for a record system or an unknown kind."""
     return cast("RowSystem", _factory(spec, ROW_GROUP)(spec.name, spec.options))
 
 
@@ -139,7 +135,6 @@ def _meant(stream: StreamId, names: list[str], home: str | Path) -> str:
 
 
 def check_option_names(name: str, kind: str, options: Mapping[str, Any], known: Iterable[str], *required: str) -> None:
-    """Raise ``DeclarationError`` if an option of the system ``name`` is unknown, or if a required one is missing."""
     known = tuple(known)
     unknown = sorted(set(options) - set(known))
     missing = " and ".join(repr(one) for one in required if one not in options)

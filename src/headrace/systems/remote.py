@@ -1,7 +1,6 @@
 """A remote table that is read and written by the user's functions, as a row system.
 
-There is nothing to create, and nothing to read as a stream. There is no target either, because functions keep no
-positions; ``task.outputs.publisher`` calls them instead.
+There is no target, because functions keep no positions; ``task.outputs.publisher`` calls them instead.
 """
 
 from __future__ import annotations
@@ -56,6 +55,5 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
-    """Open the system of a ``SystemSpec`` of kind ``remote``, which has only a name and no options."""
     del options
     return RemoteSystem(name.removeprefix("remote-"))

@@ -21,7 +21,6 @@ _HINT = (
 def wanted_shape(
     name: str, partitions: int, columns: Mapping[str, pl.DataType] | None, key: Sequence[str] = ()
 ) -> StreamInfo:
-    """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
     if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
         raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     typed = None if columns is None else _typed(columns)
@@ -36,7 +35,6 @@ def wanted_shape(
 
 
 def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
-    """Return ``found`` if it has the wanted shape (or more added columns), else raise ``StreamExistsError``."""
     if found.partitions != wanted.partitions:
         what = f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}"
         raise StreamExistsError(what, hint="use another name, or the same partition count")
@@ -65,7 +63,6 @@ def partitioned(key: Sequence[str]) -> str:
 
 
 def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
-    """Return the columns that the stream lacks. Raises ``StreamExistsError`` for a retyped one, or ``UsageError``."""
     typed = _typed(columns)
     if found.columns is None:
         what = f"stream {found.name!r} was created without declared columns, so it takes rows with any columns"
@@ -77,7 +74,6 @@ def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[s
 
 
 def with_columns(found: StreamInfo, more: Mapping[str, pl.DataType]) -> StreamInfo:
-    """Return the description of the stream once ``more`` is added."""
     return replace(found, columns={**(found.columns or {}), **more}, added=found.added | more.keys())
 
 

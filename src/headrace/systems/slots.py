@@ -14,8 +14,8 @@ from headrace.systems.slot_reports import Shards, SlotOrders, SlotReport
 class SlotConsumer(Consumer, Protocol):
     """Reads a stream whose partitions are slots: each reads any number of shards, which come and go.
 
-    An offset of a slot counts its rows. How far it has come is said by its ``Shards``: each ``Rows`` has them as they
-    are after it, and whatever changes in them comes as ``Rows``, with rows or without, in its place among the others.
+    An offset of a slot counts its rows. How far it has come is said by its ``Shards``: whatever changes in them comes
+    as ``Rows``, with rows or without, in its place among the others.
     """
 
     def take(self, ssp: SSP, shards: Shards) -> Rows:

@@ -1,7 +1,7 @@
 """A row system made of a source or a sink that keeps the small contract.
 
 A thread of each consumer reads the partitions of a source, because ``next_batch`` may wait for a server and the run
-loop may not. It reads few batches ahead. A sink is used on the thread of its task.
+loop may not. A sink is used on the thread of its task.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def small_system(made: Source | Sink) -> RowSystem:
 
 
 def open_small(name: str, options: Mapping[str, Any]) -> RowSystem:
-    """The system of a ``SystemSpec`` of a source or a sink that was given as ``system=``."""
     check_option_names(name, "small", options, ("made",), "made")
     return small_system(options["made"])
 
@@ -434,7 +433,6 @@ def _rows_of(
     positions: Sequence[int] | None,
     decode: Callable[[Sequence[Any]], Made],
 ) -> Rows:
-    """The batch as the contract of row systems has it. Raises ``DataError`` if its positions are impossible."""
     table = as_polars(given)
     if isinstance(table, pl.DataFrame):
         made, count = Made(table), table.height

@@ -1,10 +1,8 @@
 """Startpoints: where an input partition is to be read from, whatever was committed, and how that becomes an offset.
 
-A startpoint takes precedence over the committed position, and that over the input's default. A user writes it for a
-partition of an input, or for that partition in one task. The coordinator fans it out: each task that reads the
-partition gets an *order*, which it applies when it starts or rolls back. An order is deleted when a commit covers it.
-
-``headrace.life.startpoints`` keeps startpoints, and ``headrace.protocol.startpoints`` says when one counts.
+A startpoint takes precedence over the committed position, and that over the input's default. The coordinator fans it
+out: each task that reads the partition gets an *order*, which it applies when it starts or rolls back. An order is
+deleted when a commit covers it (``protocol.startpoints``).
 """
 
 from __future__ import annotations

@@ -57,10 +57,7 @@ class _Reading(Reading):
 
 
 class FilesConsumer(RegisteringConsumer[_Reading]):
-    """Reads files as rows. An offset says the place of an entry in its partition, and a row of it.
-
-    ``refresh``, called every ``refresh_s``, reads on in the list. Reading partition 0 starts a follower by ``follow``.
-    """
+    """Reads files as rows. Reading partition 0 starts a follower by ``follow``."""
 
     def __init__(
         self,
@@ -81,7 +78,6 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
-        """Rows before an offset are counted, not parsed. In Parquet they aren't even read."""
         if not 0 <= ssp.partition < self._list.partitions:
             raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {self._list.partitions - 1}")
         self.unregister(ssp)
@@ -237,7 +233,7 @@ SETTLED_S = 10.0  # a file that hasn't been written for this long is complete, e
 class Wanted:
     """What is read of each file. ``typed``: columns of these types. Otherwise the ``declared`` ones, all if None.
 
-    Text is parsed as the declared types; Parquet has types of its own. ``whole``: other columns of the files, too.
+    Parquet has types of its own. ``whole``: other columns of the files, too.
     """
 
     typed: Columns | None = None
@@ -326,7 +322,6 @@ class Reader(Look):
         return lines
 
     def _quote(self, path: str) -> bytes | None:
-        """The quote of a file of CSV: between two of these, line breaks don't end a row."""
         quote = self.form.quote if self._format(path) == "csv" else None
         return None if quote is None else quote.encode()
 
@@ -337,7 +332,6 @@ class Reader(Look):
         return plain and self.storage.samples and compression_of(path) is None
 
     def replaced(self, entry: Entry) -> bool:
-        """Return whether the file was deleted or replaced since it was listed."""
         found = self.storage.find(entry.path)
         return not isinstance(found, Found) or not self._same(entry, found)
 

@@ -1,7 +1,6 @@
 """The readers of file formats: Parquet, JSON lines and CSV as rows in pieces, from any row on.
 
-Arrow parses CSV because it insists on the number of fields, unlike Polars. ``rows.formats`` reads JSON lines. A Parquet
-file's own index skips row groups.
+Arrow parses CSV because it insists on the number of fields, unlike Polars.
 """
 
 from __future__ import annotations
@@ -185,8 +184,8 @@ _BOM = b"\xef\xbb\xbf"
 class TextFile(RowFile):
     """Rows that end with line breaks. ``quote``: between two of these, line breaks don't end a row (CSV).
 
-    ``lines_before`` counts the lines of the file before the source begins; it is called when a row is bad. A file that
-    breaks off ends with a bad row, which says so.
+    ``lines_before`` counts the lines before the source begins. A file that breaks off ends with a bad row, which says
+    so.
     """
 
     def __init__(
@@ -322,7 +321,7 @@ _ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
 def read_header(file: TextFile, form: CsvFormat, declared: Sequence[str] | None) -> list[str] | None:
     """The names of the columns; takes what comes before the first row off the file. None: the file is empty.
 
-    A file without a header has the ``declared`` columns; without these too, they are named by their numbers.
+    Without a header, these are the ``declared`` ones, or numbers.
     """
     for _ in range(form.skip_lines):
         file.first_row(_HEADER_BYTES)
@@ -356,7 +355,6 @@ def _fields(path: str, line: bytes, form: CsvFormat) -> list[str]:
 
 
 def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) -> Parse:
-    """A parser of rows with the columns of the header, of which these are read."""
     missing = [name for name in columns if name not in header]
     if missing:
         raise DeclarationError(
@@ -431,7 +429,6 @@ def infer_csv(file: TextFile, form: CsvFormat) -> Columns:
 
 
 def infer_jsonlines(file: TextFile) -> Columns:
-    """Return the columns of the first block of a file, from its lines that are JSON objects."""
     data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:
@@ -466,10 +463,9 @@ def parquet_columns(file: str | BinaryIO, path: str) -> Columns:
 
 
 class _BlockFile(RowFile):
-    """A Parquet file that is decoded in blocks.
+    """A Parquet file that is decoded in blocks. ``columns`` are read as these types, or ``names`` as they are there.
 
-    ``columns`` are read as these types, or ``names`` as they are in the file; if the file lacks one of the names, all
-    of its columns are read, so that an error can say which there are. None of both: all.
+    If the file lacks one of the names, all of its columns are read, so that an error can say which there are.
     """
 
     def __init__(

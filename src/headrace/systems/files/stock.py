@@ -3,10 +3,9 @@
 A position means a place in the list, so it is only appended to (``docs/design/log-and-files.md``). It is a file of JSON
 lines in the app's home: a header, entries, and a mark once the input has ended. Several processes use it, under a lock.
 
-A file that has the size and the time that the list says is the same. A file that has neither is the same if its
-first and last bytes are; it has grown if it is longer and keeps its old bytes. Anything else is another file.
-A driver takes stock when a run begins. An input that follows its folder has it looked at while it is read, too, on a
-thread: listing a folder may take its time.
+A file that has the size and the time that the list says is the same. A file that has neither is the same if its first
+and last bytes are; it has grown if it is longer and keeps its old bytes. An input that follows its folder has it looked
+at on a thread: listing a folder may take its time.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ _LOCK_PAUSE_S = 0.01
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Bytes ``start`` to ``end`` of a file that had ``size`` bytes when it was listed.
-
-    ``modified`` (nanoseconds) and ``sample``, a checksum of its first and last bytes, show whether it is the same.
-    """
+    """Bytes ``start`` to ``end`` of a file that had ``size`` bytes when listed. ``modified`` is in nanoseconds."""
 
     path: str
     partition: int
@@ -88,7 +84,6 @@ class FileList:
         self.latest[entry.path] = entry
 
     def start(self, partitions: int) -> None:
-        """Begin with this number of partitions, without files."""
         self.partitions = partitions
         self.places = [[] for _ in range(partitions)]
 
@@ -112,7 +107,6 @@ class ListFile:
         return self._read > 0
 
     def refresh(self) -> bool:
-        """Read what was appended; True if there was something."""
         try:
             if not self.path.exists() or self.path.stat().st_size <= self._read:
                 return False
@@ -246,7 +240,6 @@ def additions(listed: FileList, found: Iterable[Found], look: Look, policy: Poli
 
 
 def _start(file: Found, last: Entry, look: Look, policy: Policy) -> int | None:
-    """Where what is new in a listed file begins; None if nothing is new."""
     if (file.size, file.modified) == (last.size, last.modified):
         return last.end
     kept = last.sample and file.size >= last.size and look.sample(file.path, last.size) == last.sample
@@ -381,7 +374,6 @@ class Follower(RepeatedStep):
         self.start()
 
     def check(self) -> None:
-        """Raise the error that has ended the thread, if one has."""
         if self._error is not None:
             raise self._error
 

@@ -1,8 +1,6 @@
 """Where files are, and which files a path means. Everything here blocks.
 
-Files are on this machine, or in a store that Arrow reaches (S3, Google Cloud Storage, Azure, HDFS), with credentials
-from the environment, as each store's own tools find them. A path is a file, a folder or a pattern, such as
-``s3://bucket/views/*.parquet``.
+Remote stores take their credentials from the environment, as each store's own tools do.
 """
 
 from __future__ import annotations
@@ -196,7 +194,6 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 def is_remote(path: str) -> bool:
-    """Whether the path is a URI, and not a path of this machine's own file systems."""
     return "://" in path
 
 
@@ -206,7 +203,7 @@ def storage_of(path: str) -> tuple[Storage, str]:
 
 
 def find_files(path: str) -> list[Found]:
-    """The files of a file name, a folder or a pattern, in the order of their names. The list may be empty.
+    """The files of a file name, a folder or a pattern, in the order of their names.
 
     A folder has all files of known formats below it, but for names that begin with ``.`` or ``_``: unfinished files.
     """
@@ -285,7 +282,6 @@ def _last_suffix(path: str) -> str:
 
 
 def format_of(files: Iterable[Found], given: str | None) -> str:
-    """The format of all files; raises ``DeclarationError`` if it is unknown, or if they have several."""
     if given is not None:
         return given
     formats: dict[str, str] = {}

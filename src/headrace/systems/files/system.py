@@ -64,7 +64,6 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Raises ``StreamNotFoundError`` if there are no files and none may be added later."""
         bounded = self._files.new_files == "refuse"
         listed = self._stock.present()
         if bounded and listed.nothing and not self._files.awaited:
@@ -103,7 +102,6 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def begin_run(self, stream: str) -> None:
-        """Add new files to the list. Raises if the input doesn't accept them, or if a file has changed."""
         self._stock.take()
 
     @override
@@ -123,10 +121,7 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
-        """The first row whose event time is ``time_ms`` or later, or the end. Rows without a readable one don't count.
-
-        Reads the rows before it, but only that column.
-        """
+        """Rows without a readable event time don't count. Reads the rows before it, but only that column."""
         if not self._files.event_time:
             raise UnsupportedPositionError(
                 f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
@@ -148,7 +143,6 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def check_offset(self, ssp: SSP, offset: Offset) -> None:
-        """Counts the rows of the file that the offset is in."""
         super().check_offset(ssp, offset)
         with closing(self._files.open_consumer(None, follow=False)) as consumer:
             consumer.register(ssp, offset)
@@ -191,7 +185,6 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Raises ``UsageError``: the files belong to the user."""
         raise UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
 
 
@@ -205,13 +198,12 @@ _log = logger(__name__)
 
 @dataclass(frozen=True)
 class FilesSystem(RowSystem):
-    """A system with one stream of any name: ``path`` says which files it is.
+    """A system with one stream of any name: ``path`` (a file, a folder or a pattern) says which files it is.
 
-    ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` is by default that of the endings
-    (Parquet for an output), ``columns`` are those of the first file. The files are dealt to ``partitions`` in the order
-    of their names. An app remembers them in ``list_file``, and looks for others every ``look_ms`` if it follows them.
-    With ``event_time``, the column with the time of a row and its type, a position may be a time. ``awaited``: the
-    files are written when an app starts, so it can be planned without them.
+    ``format`` is by default that of the endings (Parquet for an output), ``columns`` are those of the first file. The
+    files are dealt to ``partitions`` in the order of their names. An app remembers them in ``list_file``. With
+    ``event_time``, a position may be a time. ``awaited``: the files are written when an app starts, so it can be
+    planned without them.
     """
 
     path: str
@@ -251,13 +243,11 @@ class FilesSystem(RowSystem):
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
-        """Raises ``StreamNotFoundError`` if there are no files, unless some may be added later."""
         return self.open_consumer(columns, whole=whole, follow=self.new_files == "follow")
 
     def open_consumer(
         self, columns: Mapping[str, pl.DataType] | None, *, whole: bool = False, follow: bool
     ) -> FilesConsumer:
-        """Open a consumer; with ``follow``, it takes up new files."""
         stock = self.stock()
         listed = stock.present()
         if listed.nothing and self.new_files == "refuse":
@@ -280,7 +270,6 @@ class FilesSystem(RowSystem):
 
     @override
     def target(self, stream: str) -> FilesTarget:
-        """The target is the folder ``path``, whatever the name of the stream."""
         if is_remote(self.path):
             raise UsageError(f"files can't be written to {self.path}", hint="write to a local folder")
         return FilesTarget(Path(self.path), self.format or "parquet")
@@ -290,7 +279,6 @@ class FilesSystem(RowSystem):
         return Reader(storage_of(self.path)[0], self.format, self.csv, goes_on=self.new_files != "refuse")
 
     def stock(self) -> Stock:
-        """Return the files of this input, as its list has them; for one thread."""
         policy = Policy(self.path, self.new_files, self.changed_files)
         return Stock(policy, self.partitions, None if self.list_file is None else Path(self.list_file), self._look)
 
@@ -308,7 +296,6 @@ class FilesSystem(RowSystem):
         return Wanted(declared=columns, whole=whole)
 
     def columns_of(self, listed: FileList) -> Columns | None:
-        """Return the declared columns, or those of the first file; None if they aren't known."""
         if self.columns is not None:
             return self.columns
         first = next((entries[0] for entries in listed.places if entries), None)

@@ -2,13 +2,11 @@
 
 A file is written under a hidden name (a draft), synced, and renamed: under its own name it is complete. The name
 contains writer and version, so publishing a version again gives the same file. The writer's position is in a small file
-beside it, which is renamed into place after the data: a look-up costs the same for any number of files, and files that
-were removed downstream don't come back. If the machine lost the newest position, the names of the files have it; they
-are listed once, when a target is first used.
+beside it, which is renamed into place after the data: so files that were removed downstream don't come back. If the
+machine lost the newest position, the names of the files have it; they are listed once, when a target is first used.
 
 For the moment between the two renames, a third file names the draft that is about to be renamed. If that draft is gone,
-it was renamed, whether the file is still there or was removed at once. So a draft that another process may look for is
-never removed before the file that names it.
+it was renamed. So a draft that another process may look for is never removed before the file that names it.
 """
 
 from __future__ import annotations

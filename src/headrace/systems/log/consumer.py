@@ -1,12 +1,11 @@
 """The reading side of the log: many partitions, one inotify instance, no waiting.
 
 A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
-partition that was read to its end costs nothing until it is written again. Writers on another machine cause no event,
-and a stream may have been removed: twice a second a consumer looks at all its files.
+partition that was read to its end costs nothing until it is written again. Writers on another machine cause no event:
+twice a second a consumer looks at all its files.
 
 A user may have 128 inotify instances by default, so the consumers of one thread share one (``LogWakeups``), which also
-bounds the number of open files. A consumer without a waiting caller looks at its files at each poll, and closes those
-that it has read to their ends.
+bounds the number of open files. A consumer without a waiting caller looks at its files at each poll.
 """
 
 from __future__ import annotations
@@ -389,7 +388,6 @@ class LogWakeups(Wakeups):
         return stirred.keys()
 
     def watch(self, path: Path, watched: Watched) -> int | None:
-        """Have a file's events reach a reading; several may read one file."""
         if self.watcher is None:
             return None
         number = self.watcher.watch(path)

@@ -88,11 +88,9 @@ class StreamFolder:
         return self.path / f"p{partition:05d}.log"
 
     def trim(self, partition: int) -> Path:
-        """The file with the trim point of a partition; absent if nothing was trimmed."""
         return self.path / f"p{partition:05d}.trim"
 
     def times(self, partition: int) -> Path:
-        """The time index of a partition; absent while the partition is small, or if it was lost."""
         return self.path / f"p{partition:05d}.times"
 
     def _added(self, number: int) -> Path:
@@ -109,7 +107,6 @@ class StreamFolder:
         return self._read_additions()[0]
 
     def _read_additions(self) -> tuple[StreamInfo | None, int]:
-        """What is known of the stream, and how often columns were added."""
         info = _read_shape(self.path / "stream.json", self._created)
         if info is None or info.columns is None:
             return info, 0
@@ -128,7 +125,6 @@ class StreamFolder:
         return StreamInfo(self.name, partitions, typed, key=tuple(map(str, data["key"])))
 
     def require_info(self) -> StreamInfo:
-        """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream doesn't exist."""
         info = self.read_info()
         if info is None:
             raise StreamNotFoundError(
@@ -138,7 +134,6 @@ class StreamFolder:
         return info
 
     def require_partition(self, partition: int) -> None:
-        """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream has no such partition."""
         info = self.require_info()
         if not 0 <= partition < info.partitions:
             raise StreamNotFoundError(
@@ -146,7 +141,6 @@ class StreamFolder:
             )
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None, key: Sequence[str] = ()) -> StreamInfo:
-        """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
         wanted = wanted_shape(self.name, partitions, columns, key)
         found = self.read_info()
         if found is not None:
@@ -167,7 +161,6 @@ class StreamFolder:
         return require_same_shape(self.require_info(), wanted)
 
     def add_columns(self, columns: dict[str, pl.DataType]) -> StreamInfo:
-        """Add the columns that aren't there yet, as ``Admin.add_columns`` says."""
         for _ in range(MAX_ADDITIONS):
             found, times = self._read_additions()
             found = self.require_info() if found is None else found
@@ -183,7 +176,6 @@ class StreamFolder:
         raise UsageError(what, hint="use another stream")
 
     def add_partitions(self, partitions: int) -> StreamInfo:
-        """Add partitions until there are this many, as ``Admin.add_partitions`` says."""
         found = self.require_info()
         wanted_shape(self.name, max(partitions, 1), None)
         if partitions > found.partitions and self.seal.exists():
@@ -234,7 +226,6 @@ class StreamFolder:
         return found
 
     def write_seal(self, seal: Seal) -> None:
-        """Write the seal: from now on the stream has ended."""
         ends = None if seal.ends is None else list(seal.ends)
         replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}).encode() + b"\n")
 
@@ -253,7 +244,6 @@ class StreamFolder:
             raise StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
 
     def read_positions(self, group: str) -> dict[int, Offset]:
-        """Return the stored position of each partition that has one."""
         try:
             data = (self.path / "positions" / check_id("group", group)).read_bytes()
         except FileNotFoundError:
@@ -279,7 +269,6 @@ def gone(path: Path, what: str) -> StreamNotFoundError:
 
 
 def stream_names(root: Path) -> list[str]:
-    """Return the names of a log's streams, sorted."""
     if not root.is_dir():
         return []
     return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
@@ -290,7 +279,6 @@ def _file_header() -> bytes:
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
-    """What ``read`` makes of a JSON file; None if the file doesn't exist."""
     try:
         data = _read_json(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -322,7 +310,6 @@ class OpenFiles:
     """
 
     def __init__(self, kept: int | None = None) -> None:
-        """Keep so many files open; by default the share of the process's files that ``descriptors`` allows."""
         self._kept = files.share() if kept is None else kept
         self._files: dict[PartitionFile, Callable[[], bool]] = {}
         self._trim_above = self._kept
@@ -335,7 +322,6 @@ class OpenFiles:
             self.trim()
 
     def forget(self, file: PartitionFile) -> None:
-        """Close a file."""
         file.close()
         self._files.pop(file, None)
 

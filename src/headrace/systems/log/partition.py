@@ -1,7 +1,6 @@
 """One partition file, open for reading: records from a position, record boundaries, and the seal.
 
-It reads with ``pread``, so any number of readers may share a file, and none blocks a writer. When a chunk isn't enough
-for ``segment`` to judge a record, this module reads the bytes that it asks for.
+It reads with ``pread``, so any number of readers may share a file, and none blocks a writer.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Appended:
 
 
 def sync_partition(descriptor: int, what: str) -> None:
-    """Wait until all writes to this open file, by any process, are on the disk."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -59,8 +57,7 @@ def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> 
 class PartitionFile:
     """A partition, open for reading, or for appending too. ``what`` is its name in error messages.
 
-    ``close`` releases its descriptor. Another use opens the file again, and raises ``StreamNotFoundError`` if it is
-    another one by then.
+    Use after ``close`` opens it again, and raises ``StreamNotFoundError`` if it is another one by then.
     """
 
     def __init__(self, path: Path, what: str, *, appends: bool = False) -> None:
@@ -128,7 +125,6 @@ class PartitionFile:
             self._fd = None
 
     def size_there(self) -> int:
-        """Return the size of the file at the path. Raise ``StreamNotFoundError`` if it is another file, or none."""
         try:
             found = self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -143,9 +139,9 @@ class PartitionFile:
     def read(self, position: Offset, max_bytes: int, size: int) -> segment.Scan:
         """Return the records from ``position`` on, in a file of ``size`` bytes.
 
-        Returns at most ``max_bytes`` of records, but always one complete record if there is one. Skips torn appends.
-        The scan stops with ``END`` or ``SEALED``, or with ``INCOMPLETE`` if the next record is still being written.
-        Raises ``CorruptLogError``, but only after all records before the damage were returned.
+        At most ``max_bytes`` of records, but always one complete record if there is one. Skips torn appends. The scan
+        stops with ``INCOMPLETE`` if the next record is still being written. Raises ``CorruptLogError``, but only after
+        all records before the damage were returned.
         """
         want = max(max_bytes, segment.HEADER_SIZE)
         while True:
@@ -163,7 +159,6 @@ class PartitionFile:
             position += skip
 
     def diagnose(self, position: Offset, size: int) -> segment.Diagnosis:
-        """Say why no complete, valid record begins at ``position``, in a file of ``size`` bytes."""
         head = self.bytes_at(position, min(segment.HEADER_SIZE, size - position))
         claimed = min(segment.claimed_size(head, self.seed), size - position)
         return segment.diagnose(self.bytes_at(position, claimed), self.seed)
@@ -235,7 +230,6 @@ class PartitionFile:
         return next((record.time_ms for record in self.appended(start, stop)), None)
 
     def check_at(self, offset: Offset) -> int | None:
-        """Return the check of the header at ``offset``; None if none begins there."""
         head = self.bytes_at(offset, segment.HEADER_SIZE)
         return None if segment.header_at(head, 0, self.seed) is None else segment.check_of(head, 0)
 
@@ -250,8 +244,7 @@ class PartitionFile:
     def end(self) -> tuple[Offset, bool]:
         """Return where the next record will begin, and whether the partition is sealed there.
 
-        A file that is being written, or has a torn append at its end, doesn't end at a record boundary. So this
-        searches backwards for the last header.
+        A file that is being written doesn't end at a record boundary. So this searches backwards for the last header.
         """
         size = self.size()
         stop, width = size, _SEARCH_BYTES
@@ -274,7 +267,6 @@ class PartitionFile:
         return None if found is None else found.at
 
     def _find(self, start: Offset, size: int, kind: int | None = None) -> segment.FoundHeader | None:
-        """The first valid header at or after ``start``, with its offsets in the partition."""
         while start < size:
             data = self.bytes_at(start, min(_SEARCH_BYTES * 16, size - start))
             found = segment.find_header(data, 0, len(data), self.seed, kind)

@@ -1,11 +1,9 @@
 """The producer of the log: it buffers records by partition, and a flush appends each buffer with one write call.
 
-There is no lock: on a local file system the kernel keeps write calls with O_APPEND apart. If a call writes only part
-of its bytes, the record at the cut stays in the file as a torn append, which readers skip. The buffer keeps only the
-records that aren't completely in the file, so a later flush writes those again and no others.
-
-The records of one write call have the same time: that of the call. So the buffer holds bodies, and headers are made
-right before the call.
+There is no lock: on a local file system the kernel keeps write calls with O_APPEND apart. If a call writes only part of
+its bytes, the record at the cut stays in the file as a torn append, which readers skip, and the buffer keeps the
+records that aren't completely in the file. The records of one write call have its time, so headers are made right
+before.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ def encode_file_header(salt: int) -> bytes:
 
 
 def decode_file_header(data: bytes) -> int:
-    """Return the checksum seed of the file that starts with ``data``. Raises ``CorruptLogError`` for other files."""
     if len(data) < FILE_HEADER_SIZE or not data.startswith(FILE_MAGIC):
         what = f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}"
         raise CorruptLogError(what, hint="the file was replaced or damaged: restore it from a backup")
@@ -89,7 +88,6 @@ def check_fits(body: bytes) -> None:
 
 
 def encode_records(bodies: Iterable[bytes], seed: int, time_ms: int) -> list[bytes]:
-    """Return records with these bodies, appended at ``time_ms``: a header and a body in turn."""
     pack, pack_check, extend = _CHECKED_PART.pack, _CHECK.pack, _extend
     parts: list[bytes] = []
     for body in bodies:
@@ -167,7 +165,6 @@ def time_of(chunk: bytes, at: int) -> int:
 
 
 def check_of(chunk: bytes, at: int) -> int:
-    """Return the check in the valid record header at ``at``, which distinguishes different records at one place."""
     return int(HEADER.unpack_from(chunk, at)[5])
 
 
@@ -179,8 +176,7 @@ def landmark(at: int, check: int) -> str:
 def latest_time(chunk: bytes, seed: int) -> tuple[int, int, int]:
     """Look at the headers in ``chunk``, which starts with one, up to what is no valid header.
 
-    Returns the latest time in them, 0 without any; where the last of them begins; and where the next one begins, maybe
-    beyond the chunk.
+    Returns the latest time in them (0 without any), where the last of them begins, and where the next one would.
     """
     unpack, extend = HEADER.unpack_from, _extend
     latest, last, at, stop = 0, 0, 0, len(chunk) - HEADER_SIZE
@@ -243,7 +239,6 @@ class Diagnosis:
 
 
 def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
-    """Return the header at ``at``, if it is complete and valid."""
     if at + HEADER_SIZE > len(data):
         return None
     mark, kind, length, _, _, check = HEADER.unpack_from(data, at)

@@ -1,9 +1,8 @@
 """The embedded log: a folder of append-only files that several processes of one machine read and write.
 
 Readers skip what an unfinished append left, and stop at damage, because what was there may have been acknowledged.
-``repair`` makes a damaged place look like unfinished appends: it overwrites it with headers that claim to reach beyond
-their place, and zeros. So every reader skips the same bytes, whenever it gets there. A copy of the damaged bytes is
-kept in a file beside the partition.
+``repair`` overwrites a damaged place with headers that claim to reach beyond their place, and zeros: so every reader
+skips the same bytes, whenever it gets there. A copy of the damaged bytes is kept in a file beside the partition.
 """
 
 from __future__ import annotations
@@ -120,10 +119,9 @@ class LogAdmin(Admin):
 
     @override
     def seal(self, stream: str) -> None:
-        """The seal file is written before the seal records.
+        """The seal file comes first: a writer that finds none after a write knows that no seal record is before it.
 
-        So a writer that finds no seal file after a write knows that its records precede every seal record. Another seal
-        record, from a concurrent or repeated call, changes nothing: the first one in the partition counts.
+        Another seal record, from a concurrent or repeated call, changes nothing: the first one in the partition counts.
         """
         folder = StreamFolder(self._root, stream)
         info = folder.require_info()
@@ -149,7 +147,6 @@ class LogAdmin(Admin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Drop the records below ``before``, which is the offset of a record or the end, and free their disk blocks."""
         folder = self._holding(ssp)
         if before <= folder.read_trim(ssp.partition):
             return
@@ -186,7 +183,6 @@ def _append(path: Path, record: bytes) -> None:
 
 
 def _end(folder: StreamFolder, partition: int, seal: Seal | None) -> tuple[Offset, bool]:
-    """Where the next record will begin, and whether the partition is sealed there."""
     if seal is not None and seal.ends is not None:
         return seal.ends[partition], True
     with closing(open_partition(folder, partition)) as file:
@@ -288,12 +284,10 @@ class Findings:
 
     @property
     def damaged(self) -> bool:
-        """Whether readers stop with an error somewhere."""
         return bool(self.seal_fault) or any(one.damage for one in self.partitions)
 
     @property
     def damaged_bytes(self) -> int:
-        """How much readers don't pass."""
         return sum(gap.stop - gap.start for one in self.partitions for gap in one.damage)
 
     @property
@@ -306,7 +300,6 @@ class Findings:
 
 
 def inspect_stream(root: Path, stream: str) -> Findings:
-    """Read a stream of the log in ``root`` as a whole, and check every record."""
     folder = StreamFolder(root, stream)
     partitions = range(folder.require_info().partitions)
     return Findings(stream, tuple(inspect(folder, partition) for partition in partitions), _seal_fault(folder))
@@ -323,7 +316,6 @@ def repair_stream(root: Path, found: Findings) -> list[Path]:
 
 
 def inspect(folder: StreamFolder, partition: int) -> Inspection:
-    """Read a partition from its trim point to its end, and check every record."""
     with closing(open_partition(folder, partition)) as file:
         start, size = folder.read_trim(partition), file.size()
         at, records, sealed, gaps = start, 0, False, list[Gap]()

@@ -3,10 +3,10 @@
 An entry is a claim that stays true whatever clocks do: *all records below this offset were appended at this time or
 earlier*. A writer adds one for the beginning of its own write call when the last entry is ``STRIDE`` bytes back or
 more. It knows its own times, and looks at the headers of what others have appended since that entry. If the last entry
-is far back or damaged, writers leave the index alone: the next look-up reads the records, and completes or replaces it.
+is far back or damaged, writers leave the index alone: the next look-up completes or replaces it.
 
 An entry has a checksum with the partition's own seed, and the check of the record that it points to. So what belongs to
-another file, or to records that a crash of the machine took away, is noticed. If the index is lost, only time is lost.
+another file, or to records that a crash of the machine took away, is noticed.
 """
 
 from __future__ import annotations
@@ -64,12 +64,10 @@ class TimeIndex:
             return entries[found - 1].offset
 
     def require_true(self, entry: TimeEntry) -> None:
-        """Raise ``_Damaged`` unless the entry still points to its record."""
         if self._file.check_at(entry.offset) != entry.check:
             raise _Damaged(f"the entry belongs to another record than the one at offset {entry.offset}")
 
     def append(self, entries: Sequence[TimeEntry]) -> None:
-        """Append entries, in one write."""
         fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(fd, self._encoded(entries))
@@ -87,7 +85,6 @@ class TimeIndex:
             self.append(self._entries(start, end, 0 if last is None else last.latest_ms))
 
     def renew(self, oldest: Offset, end: Offset) -> None:
-        """Replace the index by what the records say, if the file system lets it."""
         try:
             replace_file(self.path, self._encoded(self._entries(oldest, end, 0)))
         except StorageError as error:
@@ -150,10 +147,7 @@ class TimeNotes:
         self._noted: Offset = 0
 
     def appended(self, begin: Offset, end: Offset, time_ms: int, header: bytes) -> None:
-        """Note that this writer appended ``begin`` to ``end`` at this time; ``header`` is that of the first record.
-
-        An index that can't be extended is logged, and never makes an append fail.
-        """
+        """Note an append of this writer. An index that can't be extended never makes an append fail."""
         self._latest_ms = max(self._latest_ms, time_ms)
         if begin != self._own_end:
             self._own_begin = begin
@@ -188,7 +182,6 @@ class TimeNotes:
 
 
 def first_at(folder: StreamFolder, partition: int, time_ms: int, end: Offset) -> Offset:
-    """Return the offset of the first record that was appended at ``time_ms`` or later; ``end`` if there is none."""
     with closing(open_partition(folder, partition)) as file:
         index = TimeIndex(folder.times(partition), file)
         while True:
