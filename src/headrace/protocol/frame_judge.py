@@ -247,7 +247,7 @@ class FrameJudge:
         )
 
     def load(self, entries: Iterable[InputEntry], version: int, parents_version: int) -> None:
-        """Reset to a commit record, but keep fences and who is set aside. Unnamed inputs start at their oldest frame."""
+        """Reset to a commit record, but keep fences and who is set aside. Unnamed inputs start at the oldest frame."""
         self.version = version
         self.parents_version = parents_version
         saved = {(entry.stream, entry.partition): entry for entry in entries}
