@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import linecache
+import os
 import sys
 import traceback
 import types
@@ -25,6 +26,7 @@ from typing import Any
 from headrace.api.app import Declarations
 from headrace.app import App
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
+from headrace.core.files import HOME_VARIABLE
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _CONVERTED = (int, float, bool, str, Path)
@@ -110,13 +112,30 @@ LOADING = "__headrace_loading__"
 
 
 def load_app(
-    target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
+    target: str | Path,
+    name: str | None = None,
+    arguments: Sequence[str] = (),
+    values: Sequence[str] = (),
+    home: Path | None = None,
 ) -> Declarations:
     """Run the code that ``target`` names, and return its app; ``name`` selects one if there are several.
 
     The code gets ``arguments`` as ``sys.argv[1:]``, and a function that creates the app gets ``values``
-    (``NAME=VALUE``). The module stays loaded because the app refers to functions in it.
+    (``NAME=VALUE``). The module stays loaded because the app refers to functions in it. Raises ``UsageError`` if the
+    app names another ``home``.
     """
+    if home is not None:
+        os.environ[HOME_VARIABLE] = str(home)
+    app = _loaded(target, name, arguments, values)
+    if home is not None and app.settings.home != str(home):
+        raise UsageError(
+            f"app {app.name!r} names its home itself: {app.settings.home}",
+            hint="leave out --home, or home= in the app's code",
+        )
+    return app
+
+
+def _loaded(target: str | Path, name: str | None, arguments: Sequence[str], values: Sequence[str]) -> Declarations:
     place, _, variable = str(target).rpartition(":")
     if not place or not variable.isidentifier() or Path(target).exists():
         place, variable = str(target), ""
@@ -150,10 +169,14 @@ def load_app(
 
 
 def load_runnable_app(
-    target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
+    target: str | Path,
+    name: str | None = None,
+    arguments: Sequence[str] = (),
+    values: Sequence[str] = (),
+    home: Path | None = None,
 ) -> App:
     """Return the app as ``load_app`` does, if it can be run and not only planned."""
-    found = load_app(target, name, arguments, values)
+    found = load_app(target, name, arguments, values, home)
     if not isinstance(found, App):
         raise UsageError(f"{found!r} only declares an app, so it can't be run", hint="create it with hr.App(...)")
     return found

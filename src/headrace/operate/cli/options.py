@@ -23,6 +23,16 @@ Home = Annotated[
     ),
 ]
 HOME = Path(DEFAULT_HOME)
+AppHome = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        metavar="FOLDER",
+        help="The home of the app, if its code names none; also HEADRACE_HOME.  [default: .headrace]",
+        show_default=False,
+        file_okay=False,
+    ),
+]
 Metadata = Annotated[
     SecretUrl | None,
     typer.Option(

@@ -13,7 +13,16 @@ import typer
 
 from headrace.core.errors import UsageError
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result
-from headrace.operate.cli.options import HOME, AppName, AsJson, FileArguments, FunctionArguments, Home, Metadata
+from headrace.operate.cli.options import (
+    HOME,
+    AppHome,
+    AppName,
+    AsJson,
+    FileArguments,
+    FunctionArguments,
+    Home,
+    Metadata,
+)
 
 if TYPE_CHECKING:
     from headrace.api.specs import Graph
@@ -67,6 +76,7 @@ def run(
     arguments: FileArguments = None,
     app: AppName = None,
     arg: FunctionArguments = None,
+    home: AppHome = None,
     master: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +168,7 @@ def run(
         raise UsageError("--until and --again apply only to batch jobs", hint="add --batch or --backfill")
     if from_tables and not backfill:
         raise UsageError("--from-tables applies only to a backfill", hint="add --backfill and --until TIME")
-    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
+    application = load_runnable_app(pipeline, app, arguments or (), arg or (), home)
     if not (local or batch or backfill):
         hurry_jvm(os.environ)
     application.run(
@@ -246,6 +256,7 @@ def backfill(
     ],
     app: AppName = None,
     arg: FunctionArguments = None,
+    home: AppHome = None,
     from_tables: FromTables = None,
     savepoint: Annotated[str, typer.Option(metavar="NAME", help="The name of the savepoint.")] = "backfill",
     publish: Annotated[
@@ -272,7 +283,7 @@ def backfill(
     """
     from headrace.operate.cli.loader import load_runnable_app
 
-    application = load_runnable_app(pipeline, app, arguments or (), arg or ())
+    application = load_runnable_app(pipeline, app, arguments or (), arg or (), home)
     application.backfill(
         until,
         tables=tables_of(from_tables),
@@ -292,6 +303,7 @@ def plan(
     arguments: FileArguments = None,
     app: AppName = None,
     arg: FunctionArguments = None,
+    home: AppHome = None,
     containers: Annotated[
         int, typer.Option(metavar="N", help="Plan for N containers; only grouping by container depends on it.")
     ] = 1,
@@ -326,7 +338,7 @@ def plan(
     from headrace.plan.render import render, to_json, to_text
     from headrace.run.planning import Deployment, ask_targets, check_not_ended
 
-    graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
+    graph = load_app(pipeline, app, arguments or (), arg or (), home).graph()
     consent, home = consent_of(drop_state or (), renames(rename)), Path(graph.settings.home)
     with existing_metadata(home, graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")

@@ -273,3 +273,17 @@ def test_a_function_that_calls_sys_exit_fails_as_any_other(spawn: Spawn, tmp_pat
     _, err = (run := spawn("run", file, "--local", "--quiet")).communicate(timeout=120)
     assert run.returncode == 1, err.decode()
     assert b"SystemExit" in err
+
+
+def test_a_home_is_named_where_an_app_is_run(cli, tmp_path, monkeypatch, clean_modules):
+    monkeypatch.delenv("HEADRACE_HOME")
+    Path("here.py").write_text(
+        'import headrace as hr\napp = hr.App("here")\napp.input("n", {"n": int}, create=1).send_to(app.output("out"))\n'
+    )
+    assert cli("plan", "here.py", "--home", "elsewhere").code == 0
+    assert cli("backfill", "here.py", "--until", "now", "--home", "elsewhere", "--help").code == 0
+    Path("there.py").write_text(Path("here.py").read_text().replace('"here")', '"here", home="there")'))
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    outcome = cli("run", "there.py", "--local", "--home", "elsewhere")
+    assert (outcome.code, "names its home itself: there" in outcome.err) == (2, True)
+    assert not Path("there").exists()
