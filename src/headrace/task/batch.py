@@ -99,7 +99,6 @@ class Merging:
         self._newest: int | None = None
 
     def add(self, ssp: SSP, piece: Piece) -> Iterator[Run]:
-        """Take the next piece; hand out what is complete, if it is worth while."""
         if self.held >= self._enough and self._newest is not None and piece.first > self._newest:
             yield from self._until(piece.first)
             self._enough = max(self._least, 2 * self.held)  # else what overlaps would be looked through at each piece
@@ -108,7 +107,6 @@ class Merging:
         self.held += piece.rows
 
     def rest(self) -> Iterator[Run]:
-        """Everything that is left, after the last piece."""
         yield from self._until(FOREVER)
 
     def _until(self, time: int) -> Iterator[Run]:
@@ -179,12 +177,10 @@ def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
 
 
 def left_in(piece: Piece) -> Left:
-    """The ``Left`` in a piece."""
     return _LEFT.decode(piece.body)
 
 
 def counts_in(piece: Piece) -> Mapping[str, int]:
-    """The counters in a piece."""
     return _COUNTED.decode(piece.body)
 
 
@@ -231,12 +227,10 @@ class PieceWriter(Port):
                 self.put(stream, partition, part)
 
     def put(self, stream: str, partition: int, timed: pl.DataFrame) -> None:
-        """Take rows of a partition, which have their times."""
         self._held.setdefault(SSP(self._streams[stream].spec.stream, partition), []).append(timed)
         self._rows += timed.height
 
     def timed(self, stream: str, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of a stream with their times."""
         # Partial results of a window are as old as their slices.
         partial = START in rows.columns and stream not in self._with_start
         return rows.with_columns((pl.col(START) if partial else self._times[stream]).alias(TIME))
@@ -282,7 +276,6 @@ class Reading:
         self._read: dict[SSP, Said] = {}
 
     def of(self, ssp: SSP, dead_letters: DeadLetters, metrics: TaskMetrics) -> Iterator[pl.DataFrame]:
-        """The rows of a partition that fit."""
         spec = self._specs[ssp]
         intake = self.intake(spec, dead_letters, metrics)
         ended = False
@@ -306,7 +299,6 @@ class Reading:
         self._read[ssp] = Said(progress=Progress(ended=ended), entry=entry)
 
     def intake(self, spec: StreamSpec, dead_letters: DeadLetters, metrics: TaskMetrics) -> Intake:
-        """What checks the rows of an input."""
         tables = self._plan.graph.tables.values()
         keys = dict.fromkeys(name for table in tables if spec.id in table.side_inputs for name in table.key)
         added = self._plan.streams[spec.id].added
@@ -314,7 +306,6 @@ class Reading:
         return Intake(spec, metrics, dead_letters, keys=list(keys), placing=placing, added=added)
 
     def pieces(self, ssp: SSP, metrics: TaskMetrics) -> Iterator[Piece]:
-        """The rows of a partition as pieces, for a stage that needs them in order."""
         spec = self._specs[ssp]
         name = f"{ssp.stream}/{ssp.partition}"
         writer, newest = PieceWriter(self._plan.graph, self._plan.streams, name), NEVER
@@ -451,13 +442,11 @@ class FedTask:
             closing_all.callback(self.task.close)
 
     def map(self, ssp: SSP, tables: Iterable[pl.DataFrame]) -> Iterator[Piece]:
-        """Process rows that need no order; yields pieces as there is enough for them."""
         for rows in tables:
             self._process(Run(ssp, rows, NEVER))
             yield from self.port.take()
 
     def feed(self, runs: Iterable[Run]) -> Iterator[Piece]:
-        """Process runs in their order; yields pieces as there is enough for them."""
         for run in runs:
             self._advance(run.complete)
             self._process(run)

@@ -78,13 +78,11 @@ class Calls:
         self._asked_ms: float | None = None
 
     def ring(self) -> None:
-        """Wake the run loop, unless it has ended. Called by lanes, on the event loop's thread."""
         with self._waking:
             if not self._closed:
                 self._wake()
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop; the first call starts it."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-calls", daemon=True)
@@ -112,7 +110,6 @@ class Calls:
         return Threads(most)
 
     def close(self) -> None:
-        """Cancel the remaining calls, and end the thread."""
         with self._waking:
             self._closed = True
         if self._loop is None or self._thread is None:
@@ -166,14 +163,12 @@ class Lane(Generic[Argument]):
         self.trouble: str | None = None  # why the last attempt of some call failed, until one succeeds
 
     def put(self, calls: Iterable[tuple[int, Argument]]) -> None:
-        """Call the function for each argument. The caller's places identify the outcomes."""
         before = len(self._waiting)
         self._waiting.extend(calls)
         self.unfinished += len(self._waiting) - before
         self._calls.loop().call_soon_threadsafe(self._start_some)
 
     def take(self) -> list[Done]:
-        """The outcomes since the last call, in the order in which they arrived."""
         self._rung = False  # first and always, so that the next outcome wakes the run loop again
         taken = []
         while self._done:
@@ -182,7 +177,6 @@ class Lane(Generic[Argument]):
         return taken
 
     def close(self) -> None:
-        """Drop everything: there will be no more outcomes."""
         self._closed = True
         self._waiting.clear()
         self._done.clear()
@@ -347,7 +341,6 @@ class ReorderQueue(Generic[Result]):
         return self._next - self._left
 
     def take_places(self, count: int) -> range:
-        """Take places for ``count`` results."""
         first = self._next
         self._next += count
         return range(first, self._next)
@@ -359,7 +352,6 @@ class ReorderQueue(Generic[Result]):
         self._marks.append((self._next, watermark))
 
     def put(self, place: int, result: Result) -> None:
-        """Put the result of a place."""
         self._come[place] = result
 
     def leave(self) -> tuple[list[Result], int | None]:

@@ -58,7 +58,6 @@ class Connections:
         self._wakeups: dict[str, Wakeups | None] = {}
 
     def admin(self, spec: SystemSpec) -> Admin:
-        """The system's admin."""
         if spec.name not in self._admins:
             system = self._row_system(spec) if keeps_rows(spec) else self._system(spec)
             self._admins[spec.name] = system.admin()
@@ -135,7 +134,6 @@ class Connections:
             each.done()
 
     def close(self) -> None:
-        """Close all producers, targets and admins, and drop the calls under way."""
         self.calls.close()
         if self._syncing is not None:
             self._syncing.shutdown()
@@ -172,7 +170,6 @@ class Distance:
 
 
 def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """The amount between two offsets of a partition, the lower one first. To a moment, it is unknown."""
     size = end - start if offsets_are_bytes(spec) else None
     if is_moment(end):
         return Distance(None, None)

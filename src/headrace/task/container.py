@@ -52,18 +52,15 @@ class Wakeup:
         os.set_blocking(self._writer, False)
 
     def ring(self) -> None:
-        """Wake the loop. Safe from any thread; a full pipe means that a wake-up is pending already."""
         self._rung = True
         with suppress(BlockingIOError):
             os.write(self._writer, b"!")
 
     def rung(self) -> bool:
-        """Whether it has rung since the last call, whether or not the loop slept."""
         rung, self._rung = self._rung, False
         return rung
 
     def clear(self) -> None:
-        """Forget rings so far."""
         with suppress(BlockingIOError):
             os.read(self.reader, 4096)
 
@@ -74,7 +71,6 @@ class Wakeup:
         return rung
 
     def close(self) -> None:
-        """Release the pipe."""
         os.close(self.reader)
         os.close(self._writer)
 
@@ -204,7 +200,6 @@ class Container:
                 closing.callback(host.close)
 
     def close(self) -> None:
-        """Release producers and descriptors, and end threads."""
         if self._depot is not None:
             self._depot.close()
         self.connections.close()

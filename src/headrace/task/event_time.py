@@ -42,7 +42,6 @@ PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:
-    """The event time in ms as an expression, for a column of this type."""
     column = pl.col(event_time.column)
     if isinstance(dtype, pl.Datetime):
         column = column.dt.timestamp("ms")
@@ -52,7 +51,6 @@ def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:
 
 
 def is_time_ms(event_time: EventTime, dtype: pl.DataType) -> bool:
-    """Whether values of this type are already the event time in ms."""
     return dtype == pl.Int64 and not event_time.offset_ms
 
 
@@ -108,7 +106,6 @@ def not_times(column: pl.Series) -> pl.Series | None:
 
 
 def why_no_times(column: pl.Series, wrong: pl.Series) -> str:
-    """Why the first of these values of the column can't be an event time."""
     value = column.filter(wrong).head(1)
     if value.null_count():
         return f"{column.name!r} is null"
@@ -350,7 +347,6 @@ class PartitionTime:
 
     @property
     def told(self) -> Progress:
-        """The progress that operators get: that of a source says whether the source is idle."""
         now = self.progress
         if self._source is None:
             return now
@@ -358,17 +354,14 @@ class PartitionTime:
         return now._replace(own={self._source: stood})
 
     def advance(self, timestamp: int, shard: str = "") -> None:
-        """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
         before = self.progress if self._shards is None else self._shards[shard]
         if not before.ended and (before.idle or timestamp > before.watermark):
             self._set(before.woken()._replace(watermark=max(before.watermark, timestamp)), shard)
 
     def wake(self, shard: str = "") -> None:
-        """Messages have arrived: it isn't idle."""
         self.advance(NEVER, shard)
 
     def fall_idle(self, shard: str = "") -> None:
-        """It sends nothing at present."""
         before = self.progress if self._shards is None else self._shards[shard]
         if not before.ended:
             self._set(before._replace(idle=True), shard)
@@ -407,7 +400,6 @@ class PartitionTime:
         return [shard for shard, time in self._shards.items() if not time.idle and shard not in self._holding]
 
     def end(self) -> None:
-        """The partition has ended."""
         self.progress = self.progress.after_the_end()
 
     def on_watermark(
@@ -420,7 +412,6 @@ class PartitionTime:
         heard: Heard = NOTHING_HEARD,
         own: Heard = NOTHING_HEARD,
     ) -> None:
-        """Process an upstream task's watermark."""
         said = self._said(task, task_count)
         before = said.get(task)
         if before is None:
@@ -447,7 +438,6 @@ class PartitionTime:
             self._reconcile()
 
     def on_end_of_stream(self, task: str, task_count: int) -> None:
-        """Process an upstream task's end-of-stream; a repeated one changes nothing."""
         said = self._said(task, task_count)
         said[task] = said.get(task, UNHEARD).after_the_end()
         self._reconcile()
@@ -497,7 +487,6 @@ class PartitionTime:
         return whole._replace(heard=heard, own=NOTHING_HEARD, idle=whole.idle and not disputed)
 
     def save(self, stream_id: str) -> PartitionCheckpoint:
-        """The bookkeeping as data, under this name of the stream."""
         return PartitionCheckpoint(
             stream_id=stream_id,
             partition=self.ssp.partition,
@@ -548,7 +537,6 @@ class InputTimes:
 
     @property
     def ended(self) -> bool:
-        """All inputs have ended."""
         return all(partition.progress.ended for partition in self.partitions.values())
 
     def news(self) -> dict[str, Progress] | None:
@@ -567,7 +555,6 @@ class InputTimes:
         }
 
     def save(self, name: Callable[[SSP], str]) -> list[PartitionCheckpoint]:
-        """The bookkeeping as data, in order; ``name`` gives the names under which the streams are kept."""
         return [self.partitions[ssp].save(name(ssp)) for ssp in sorted(self.partitions)]
 
     def load(self, saved: Iterable[PartitionCheckpoint], name: Callable[[SSP], str]) -> None:

@@ -40,7 +40,6 @@ class Histogram:
         self.seconds = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a duration, which so many messages have had."""
         self.buckets[bisect_left(SECONDS, seconds)] += times
         self.seconds += seconds * times
 
@@ -57,12 +56,10 @@ class Latency:
         self._open: list[tuple[float, int]] = []
 
     def took(self, arrived_ms: float, messages: int) -> None:
-        """Messages that arrived then were processed."""
         if messages:
             self._taken.append((arrived_ms, messages))
 
     def flushed(self, now_ms: float) -> None:
-        """All results so far are sent."""
         if not self._taken:
             return
         for arrived_ms, messages in self._taken:
@@ -76,14 +73,12 @@ class Latency:
             self._open = [(first[0], first[1] + second[1]) for first, second in pairs] + odd
 
     def commit(self, now_ms: float) -> None:
-        """What was processed so far is committed."""
         self.flushed(now_ms)
         for arrived_ms, messages in self._open:
             self.committed.observe(max(0.0, now_ms - arrived_ms) / 1000, messages)
         self._open.clear()
 
     def forget(self) -> None:
-        """What isn't committed will be processed again."""
         self._taken.clear()
         self._open.clear()
 
@@ -124,7 +119,6 @@ class CommitTimes:
         self._open.seen_ms = None
 
     def committed(self, version: int) -> None:
-        """The version is committed; parts of it may still come."""
         slot, into_slot = divmod(version, self.SLOT_MS)
         first = into_slot < self._interval_ms and slot != self._slot
         if self._interval_ms < self.SLOT_MS and not first and version != END_VERSION:
@@ -202,11 +196,9 @@ class TaskMetrics:
         self._throttle = Throttle(_log)
 
     def spent(self, step: str, seconds: float) -> None:
-        """A function of the app was called by this step, for so long."""
         self.function_seconds[step] += seconds
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a named counter (``late``, ``skipped``, ``dead_lettered``, ...)."""
         if by:
             self.counters[name] += by
             if name in _LOGGED:

@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 
 
 def changelog_name(app: str, stage: str, timeline: int = FIRST_TIMELINE) -> str:
-    """The changelog stream of a stage; task n has partition n."""
     return f"{app}-{stage}-changelog" + ("" if timeline == FIRST_TIMELINE else f".{timeline}")
 
 
 def folder_name(app: str, timeline: int = FIRST_TIMELINE) -> str:
-    """The name of an app's data in one timeline, such as the folder of its state."""
     return app if timeline == FIRST_TIMELINE else f"{app}@{timeline}"
 
 
 def task_folder(task: TaskName) -> str:
-    """The name of a task's folder."""
     return f"{task.stage}-{task.number}"
 
 
@@ -48,7 +45,6 @@ class StateFolders:
 
 
 def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders | None:
-    """The folders of a task; None for an app that keeps no state on disk."""
     if not settings.state_on_disk:
         return None
     folders = state_folders_at(Path(settings.home), app, task, settings.timeline)
@@ -57,28 +53,23 @@ def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders 
 
 
 def remote_folder(app: str, task: TaskName, timeline: int) -> str:
-    """The folder of a task in the store of snapshots."""
     return f"{remote_timeline(app, timeline)}{task_folder(task)}/"
 
 
 def remote_timeline(app: str, timeline: int) -> str:
-    """The folder of a timeline in the store of snapshots."""
     return f"snapshots/{folder_name(app, timeline)}/"
 
 
 def state_folders_at(home: Path, app: str, task: TaskName, timeline: int) -> StateFolders:
-    """The folders of a task in one timeline."""
     app_folder, name = folder_name(app, timeline), task_folder(task)
     return StateFolders(home / "state" / app_folder / name, home / "snapshots" / app_folder / name)
 
 
 def inventory_namespace(app: str, timeline: int) -> str:
-    """Where the metadata store has the inventory of an app."""
     return f"inventory/{folder_name(app, timeline)}"
 
 
 def savepoints_folder(home: Path, app: str) -> Path:
-    """The folder of an app's savepoints."""
     return home / "savepoints" / app
 
 

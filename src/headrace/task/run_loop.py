@@ -50,15 +50,12 @@ class RollCall:
         return all(host.finished for host in self._always)
 
     def everyone(self) -> None:
-        """All tasks are visited in the next turn."""
         self._at_once.update(self._hosts)
 
     def at_once(self, host: TaskHost) -> None:
-        """The task is visited in the next turn, too."""
         self._at_once.add(host)
 
     def ask_again(self, host: TaskHost, due_ms: float) -> None:
-        """The task is visited at this time (monotonic) at the latest."""
         if self._due_ms.get(host) != due_ms:
             self._due_ms[host] = due_ms
             heapq.heappush(self._alarms, (due_ms, self._number[host]))
@@ -92,7 +89,6 @@ class RollCall:
         return (self._of_consumer[consumer] for consumer in consumers if consumer in self._of_consumer)
 
     def pause(self, now_ms: float) -> float:
-        """For how long (ms) no task must be visited, unless something arrives."""
         if self._at_once:
             return 0.0
         while self._alarms and self._due_ms.get(self._hosts[self._alarms[0][1]]) != self._alarms[0][0]:
@@ -127,17 +123,14 @@ class RunLoop:
             host.rest = self._rest
 
     def starting(self) -> Steps[None]:
-        """Restore all tasks from their last commits, and announce them."""
         for host in self.hosts:
             yield from self._together.go_on(host.survival, host.starting())
         yield from self._together.wait()
 
     def everyone(self) -> None:
-        """Make the next turn visit all tasks, because of an order or an answer."""
         self._calling.everyone()
 
     def turning(self) -> Steps[float]:
-        """Run one turn; return for how long (ms) the container may sleep after it."""
         calling, together = self._calling, self._together
         if abs((wall_ms := self._wall_offset()) - self._wall_ms) > CLOCK_SET_MS:
             self._wall_ms = wall_ms
@@ -170,7 +163,6 @@ class RunLoop:
         return calling.pause(self._clock.monotonic_ms())
 
     def _work(self, hosts: Sequence[TaskHost]) -> Steps[bool]:
-        """Let tasks take what has arrived and process a bounded amount of it. Return whether any had work."""
         worked = False
         for host in hosts:
             host.poll()

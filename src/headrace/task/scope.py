@@ -85,7 +85,6 @@ class Placing:
     hash: Hash = "headrace"
 
     def misplaced(self, rows: pl.DataFrame, partition: int) -> pl.Series | None:
-        """Which rows of a partition belong in another one; None if all are in place."""
         keys = rows.select(self.key)
         if rows.height > _FEW and self._in_place(keys.unique(), partition).all():
             return None
@@ -93,7 +92,6 @@ class Placing:
         return None if there.all() else pl.Series(~there)
 
     def complaint(self, rows: pl.DataFrame) -> str:
-        """What is wrong with rows that belong in another partition."""
         values = rows.select(self.key).row(0)
         named = ", ".join(f"{name}={value!r}" for name, value in zip(self.key, values, strict=True))
         where = f"in partition {int(self._partitions_of(rows.head(1))[0])}"
@@ -177,7 +175,6 @@ class TaskScope:
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
-        """The scope of a task of this stage."""
         mine = sorted(task.inputs)
         read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
         inputs = _partitions(plan, mine, dict.fromkeys(stream for stream in read if stream is not None))
@@ -245,17 +242,14 @@ class TaskScope:
 
     @cached_property
     def specs(self) -> Mapping[SSP, StreamSpec]:
-        """All inputs, side inputs too."""
         return {**self.inputs, **self.side_inputs}
 
     @property
     def interval_ms(self) -> int:
-        """The checkpoint interval: that of the app, or longer with very many tasks or a wide shuffle."""
         return commit_interval_ms(self.settings.checkpoint_interval_ms, self.tasks_beside, self.frames_beside)
 
     @property
     def downstream(self) -> tuple[StreamPlan, ...]:
-        """The intermediate streams that the stage writes."""
         return tuple(stream for stream in self.outputs.values() if stream.spec.role is Role.INTERMEDIATE)
 
     @cached_property
@@ -276,7 +270,6 @@ class TaskScope:
 
     @property
     def changelog(self) -> tuple[SSP, SystemSpec]:
-        """Its changelog partition, and the system that this is in."""
         return changelog_ssp(self.settings, self.app, self.name)
 
     @property
@@ -362,7 +355,6 @@ class Every:
         self.next_ms = start_ms + interval_ms
 
     def due(self, now_ms: float) -> bool:
-        """Whether it is time; if so, the next time is an interval from now."""
         if now_ms < self.next_ms:
             return False
         self.next_ms = now_ms + self.interval_ms

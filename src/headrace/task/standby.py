@@ -122,7 +122,6 @@ class Standby:
         return bool(found)
 
     def close(self) -> None:
-        """Release the folder. Its next holder reads unwritten commits again."""
         with ExitStack() as stack:  # close the rest even if the user's part fails
             stack.callback(self._state.close)
             if self._attempt is not None:
@@ -227,7 +226,6 @@ class _Fetches(Depot):
         self._depot.ring()
 
     def close(self) -> None:
-        """Have a fetch end at its next piece: a task may begin to fetch into the same folder."""
         self._closed = True
 
     def _while_open(self, steps: Work[T]) -> Work[T]:
@@ -279,7 +277,6 @@ class Standbys:
         self._wake.set()
 
     def close(self) -> None:
-        """Let go of all."""
         with self._lock:
             self._closing = True
         self._wake.set()
@@ -315,7 +312,6 @@ class Standbys:
                 self._wake.clear()
 
     def _round(self, make: Callable[[str], Standby]) -> bool:
-        """Give each a turn, unless another order comes meanwhile; False if there is nothing to do for now."""
         ordered = self._ordered
         for task in self._kept.keys() - ordered:
             self._kept.pop(task).close()

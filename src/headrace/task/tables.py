@@ -171,7 +171,6 @@ class CommittedTables:
     def scan(
         self, table: str, low: bytes, high: bytes, rows_max: int, bytes_max: int, *, at_ms: int | None = None
     ) -> Page:
-        """The first rows with ``low <= key < high``; without upper bound if ``high`` is empty."""
         end = min(high or ROWS_END, ROWS_END)
         return self._page(table, lambda rows: rows.scan(low, end, rows_max, bytes_max), at_ms)
 
@@ -249,7 +248,6 @@ class Sweeper:
         self._at = 0
 
     def tell_time(self, now_ms: int) -> None:
-        """Set the wall clock."""
         for store in self._stores:
             store.advance(now_ms)
 
@@ -258,7 +256,6 @@ class Sweeper:
         return self._at if self._stores else None
 
     def on_time(self, now_ms: int) -> None:
-        """Remove some expired rows, if it is time. A clock that was set back doesn't delay that."""
         if not self._stores or now_ms < self._at <= now_ms + SWEEP_INTERVAL_MS:
             return
         self._at = now_ms + SWEEP_INTERVAL_MS
@@ -299,20 +296,17 @@ class RowCache:
         return found, unknown
 
     def put(self, key: Key, row: Row | None, now_ms: int) -> None:
-        """Cache the row of a key; None: it has no row."""
         self._entries[key] = (now_ms + self._ttl_ms, row)
         self._entries.move_to_end(key)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
     def renew(self, rows: Iterable[tuple[Key, Row | None]], now_ms: int) -> None:
-        """Replace cached rows by what was written; keys that aren't cached aren't added."""
         for key, row in rows:
             if key in self._entries:
                 self.put(key, row, now_ms)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Remove these keys."""
         for key in keys:
             self._entries.pop(key, None)
 
@@ -348,7 +342,6 @@ class RemoteTable:
         self._open: list[PendingLookup] = []
 
     def lane(self) -> Lane[pl.DataFrame]:
-        """A new lane for the reads of one step."""
         function: Callable[[pl.DataFrame], Any] | None = self.remote.read
         if function is None and self._system is not None:
             lookups = _ThreadedLookup(self._system, self.schema.columns)
@@ -359,12 +352,10 @@ class RemoteTable:
         return Lane(self._calls, function, self.remote.calling, self._limit, lambda keys: keys.height)
 
     def close(self) -> None:
-        """Close the connections. The steps have closed their lanes before."""
         for lookups in self._lookups:
             lookups.close()
 
     def known(self, keys: pl.DataFrame, now_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The cached rows of distinct keys, and the keys that must be read."""
         if self.cache is None:
             return self.schema.empty(), keys
         rows, unknown = self.cache.get(keys.rows(), now_ms)
@@ -373,7 +364,6 @@ class RemoteTable:
         return self._table(rows), keys[unknown] if len(unknown) < keys.height else keys
 
     def ask(self, keys: pl.DataFrame) -> PendingLookup:
-        """Begin to read these keys; ``learn`` takes the answer."""
         question = PendingLookup(keys)
         if self.cache is not None:
             self._open.append(question)
@@ -390,7 +380,6 @@ class RemoteTable:
                 self.cache.put(key, found.get(key), now_ms)
 
     def written(self, rows: pl.DataFrame, gone: pl.DataFrame | None, now_ms: int) -> None:
-        """The task has written rows and deleted keys in the table."""
         if self.cache is None or self.remote.cache is None:
             return
         deleted = [] if gone is None else gone.select(self.key).rows()
@@ -519,18 +508,15 @@ class TaskTables:
         return self.local[id_]
 
     def feed(self, send: SendToTable, columns: Schema) -> TableFeed:
-        """What writes a flow of these columns into a table."""
         return TableFeed(self._specs[send.table], self.local[send.table], columns, send.time, deletes=send.deletes)
 
     def records(self, id_: str) -> RecordStore:
-        """A table that low-level tasks of the stage use."""
         table = self.local[id_]
         if not isinstance(table, RecordStore):
             raise PlanError(f"table {id_!r} isn't one that tasks can use record by record")
         return table
 
     def filled_by_flows(self, id_: str) -> bool:
-        """Whether flows of this stage fill a table, and not side inputs."""
         return not self._specs[id_].side_inputs
 
     def used(self, id_: str, user: str) -> None:
@@ -561,17 +547,14 @@ class TaskTables:
             table.check()
 
     def close(self) -> None:
-        """Close the connections to remote tables."""
         for table in self.remote.values():
             table.close()
 
     def stores(self) -> Iterator[StateStore]:
-        """The state, for checkpoints."""
         for table in self.local.values():
             yield from table.stores() if isinstance(table, VersionedTable) else (table.store,)
 
     def sizes(self) -> dict[str, int]:
-        """The approximate number of rows of each table; for status."""
         return {id_: table.entries() for id_, table in self.local.items()}
 
     def keys_of(self, stream: str) -> Sequence[str]:
@@ -579,12 +562,10 @@ class TaskTables:
         return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self.local[id_].key))
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
-        """Put rows of a side input into the tables that it fills."""
         for feed in self._kept_by[stream].values():
             feed.take(rows)
 
     def tell_time(self, now_ms: int) -> None:
-        """Set the wall clock."""
         self._now_ms = now_ms
         self.sweeper.tell_time(now_ms)
 

@@ -134,7 +134,6 @@ class Chain:
         return iter(self._operators.values())
 
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
-        """Process rows of an input; all their results have left when this returns."""
         self.provenance.arrive(arrival)
         try:
             if self._meetings is not None:
@@ -146,11 +145,9 @@ class Chain:
             self.provenance.arrive(None)
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
-        """Put rows of a side input into its tables."""
         self.tables.update(stream, rows)
 
     def advance(self, inputs: Mapping[str, Progress]) -> None:
-        """Advance to the inputs' progress: operators emit results that are complete at it."""
         self._hear(inputs)
         self._let_time_through()
 
@@ -174,13 +171,11 @@ class Chain:
             self.tables.pass_by(table, _WRITERS, combined([writer.reached for writer in writers]).watermark)
 
     def tell_time(self, now_ms: int) -> None:
-        """Set the wall clock; nothing happens yet."""
         self.tables.tell_time(now_ms)
         for operator in self._operators.values():
             operator.now_ms = now_ms
 
     def on_time(self, now_ms: int) -> None:
-        """Set the wall clock, and let operators do what is due by it."""
         self.tell_time(now_ms)
         some = False
         for operator in self._timed:
@@ -203,7 +198,6 @@ class Chain:
 
     @property
     def holding(self) -> bool:
-        """Some operator has taken rows and not yet emitted their results."""
         return any(operator.holding for operator in self._waiting)
 
     @property
@@ -217,13 +211,11 @@ class Chain:
         return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
-        """Emit what operators have waited for, and the watermarks after it, in order."""
         waiting = self._waiting
         while waiting and sum([operator.collect() for operator in waiting]):  # all: any() would stop at the first
             self._let_time_through()
 
     def close(self) -> None:
-        """Drop pending calls of operators and release their resources, even if some of that fails."""
         with ExitStack() as closing:
             closing.callback(self.tables.close)
             for operator in reversed(self._operators.values()):
@@ -231,26 +223,21 @@ class Chain:
 
     @property
     def wants_commit(self) -> bool:
-        """Some operator asks for a commit."""
         return any(operator.wants_commit for operator in self._asking)
 
     @property
     def wants_shutdown(self) -> bool:
-        """Some operator asks for the app to be drained."""
         return any(operator.wants_shutdown for operator in self._asking)
 
     def committed(self) -> None:
-        """Note that the operators' work so far is committed."""
         for operator in self._asking:
             operator.committed()
 
     @property
     def ended(self) -> bool:
-        """All operators have emitted what was open at their end, and nothing waits."""
         return all(step.after.ended for step in self._steps.values())
 
     def begin(self, task: TaskName) -> None:
-        """The state has been restored: let tables and operators prepare, before anything else."""
         self.tables.begin()
         for id_, operator in self._operators.items():
             operator.begin(task, self._steps[id_].reached.watermark)
@@ -288,18 +275,15 @@ class Chain:
         return streams, {scope.store_name(kept[0].id): step for step, kept in stores if kept}
 
     def sizes(self) -> dict[str, int]:
-        """The approximate number of rows of each table, and of each store of a low-level task; for status."""
         sizes = self.tables.sizes()
         for operator in self._operators.values():
             sizes |= operator.sizes()
         return sizes
 
     def taking(self, step: str) -> list[Operator]:
-        """The operators that take the rows of a step; an operator of several inputs has one port for each."""
         return [operator for operator in self.connected if operator.node.id == step and not isinstance(operator, Gate)]
 
     def rows_into(self) -> dict[str, int]:
-        """How many rows each step has taken so far, inputs aside."""
         taken: dict[str, int] = {}
         for operator in self.connected:
             if operator.node.operator.stream_read is None:
@@ -307,7 +291,6 @@ class Chain:
         return taken
 
     def stores(self) -> dict[str, StateStore]:
-        """The state of all operators and tables, by durable id."""
         parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
         return {store.id: store for part in parts for store in part.stores()}
 
@@ -405,16 +388,13 @@ class Task:
 
     @property
     def progress(self) -> Progress:
-        """The progress of the inputs whose time counts for the task's results."""
         return self.chain.progress
 
     @property
     def outputs(self) -> Mapping[str, Progress]:
-        """The progress of each stream that the task writes, by id."""
         return self.chain.outputs
 
     def rows(self, arrival: Arrival, rows: pl.DataFrame) -> None:
-        """Process messages of a partition."""
         if not rows.height:
             return
         ssp = arrival.ssp
@@ -436,7 +416,6 @@ class Task:
             self.times[ssp].advance(clock.read(rows), arrival.shard)
 
     def control(self, ssp: SSP, message: ControlMessage) -> None:
-        """Process a message of an upstream task. Checkpoints concern the host, not the task."""
         partition = self.times[ssp]
         match message:
             case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle, heard=heard, own=own):
@@ -449,7 +428,6 @@ class Task:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 
     def end(self, ssp: SSP) -> None:
-        """Note that a source partition has ended. A side input's table stays as it is."""
         if ssp not in self.side_inputs:
             self.times[ssp].end()
 
@@ -462,7 +440,6 @@ class Task:
         self.times[ssp].fall_idle(shard)
 
     def advance(self) -> bool:
-        """Let event time and ends pass as far as the inputs allow; return whether there were any."""
         news = None if self.finished else self.times.news()
         if news is not None:
             self.chain.advance(news)
@@ -470,48 +447,39 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """All inputs have ended: time to ``finish``."""
         return self.times.ended
 
     @property
     def ended_inputs(self) -> list[SSP]:
-        """The partitions that have ended."""
         return [ssp for ssp, time in self.times.partitions.items() if time.progress.ended]
 
     def finish(self) -> bool:
-        """All inputs have ended: emit what is open. False when that takes time: call again after ``collect``."""
         self.advance()
         self.finished = self.chain.ended
         return self.finished
 
     def save(self) -> TimesCheckpoint:
-        """The bookkeeping, for the checkpoint; stores are saved by the host."""
         partitions = self.times.save(self.scope.position_name)
         return self.chain.save(TimesCheckpoint(watermark=NEVER, partitions=partitions), self.scope)
 
     def begin(self) -> None:
-        """Prepare for the first message; stores and bookkeeping are as the last commit left them."""
         self.chain.begin(self.scope.name)
 
     def stores(self) -> dict[str, StateStore]:
-        """The state of all operators and tables, by durable id."""
         return self.chain.stores()
 
     def close(self) -> None:
-        """Release what the operators hold. What they have taken stays counted. Idempotent."""
         self.metrics.rows_into.update(self.rows_into())
         self._closed = True
         self.chain.close()
 
     def rows_into(self) -> dict[str, int]:
-        """How many messages each step has taken since the process began, before rollbacks too."""
         before = self.metrics.rows_into
         if self._closed:
             return dict(before)
         return {step: before.get(step, 0) + rows for step, rows in self.chain.rows_into().items()}
 
     def load(self, times: TimesCheckpoint) -> None:
-        """Continue from what ``save`` returned; the stores have been filled already."""
         self.times.load(times.partitions, self.scope.position_name)
         self.chain.load(times, self.times.streams(), self.scope)
 
@@ -541,6 +509,5 @@ TaskFactory = Callable[[Port, TaskMetrics, Calls], Task]  # its results leave th
 
 
 def task_factory(plan: Plan, stage: StagePlan, scope: TaskScope) -> TaskFactory:
-    """A factory for a task with the operators of a stage."""
     operators = chain_plan(plan, stage)
     return lambda port, metrics, calls: Task(scope, Chain(operators, port, metrics, calls), metrics)

@@ -124,12 +124,10 @@ class Beginning:
         return FOLDER_MS if self._state.locked_out else 1000.0
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
-        """Fill new, empty stores; return the commit to which they correspond."""
         self.again = False
         return self._state.begin(stores)
 
     def misfit(self) -> None:
-        """Begin again, because the base doesn't belong to the task's changelog."""
         self._state.misfit()
         self.again = True
 
@@ -173,7 +171,6 @@ class CatchingUp:
         return self._goals is not None
 
     def begin(self, ends: Mapping[SSP, Offset]) -> None:
-        """Set the goals to the present ends of the sources."""
         self._goals = dict(ends)
 
     def rolled_back(self) -> None:
@@ -243,20 +240,17 @@ class Attempt:
         self.shards: dict[SSP, Shards] = {}  # the shards of its slots in the last commit
 
     def stores(self) -> dict[str, StateStore]:
-        """All stores that the changelog covers."""
         self.used = True
         stores = {**self.task.stores(), **self.publisher.stores()}
         return {self._scope.store_name(id_): store for id_, store in stores.items()}
 
     def source_entries(self) -> tuple[SourceEntry, ...]:
-        """The positions in sources, for the commit record."""
         return tuple(
             msgspec.structs.replace(entry, stream=self._scope.position_name(SSP.of(entry.stream, entry.partition)))
             for entry in self.receiver.source_entries()
         )
 
     def close(self) -> None:
-        """Release calls in flight, connections of operators, and early frames."""
         with ExitStack() as closing:  # release the rest even if the user's part fails
             closing.callback(self.receiver.buffer.clear)
             closing.callback(self.publisher.close)
@@ -340,7 +334,6 @@ class Attempt:
         )
 
     def save(self) -> TimesCheckpoint:
-        """The state of event times and ends, for the commit record."""
         return msgspec.structs.replace(self.task.save(), ended_streams=self.announcer.ended)
 
     def take(self, envelope: Envelope, now_ms: int) -> None:

@@ -100,11 +100,9 @@ class Survival:
             self.synced()
 
     def unsynced(self) -> Iterable[Unsynced]:
-        """The files to wait for that the container hasn't written itself."""
         return self._inputs.unsynced() if self._reads else ()
 
     def synced(self) -> None:
-        """Note that everything it waits for is on the disk."""
         self._waiting = False
 
 
@@ -167,14 +165,12 @@ class Landmarks:
         self._written: dict[SSP, str] = {}  # by output partition the landmark for the next commit
 
     def flushed(self) -> None:
-        """Note the landmarks of what was written so far. What others write later may be lost in a power cut."""
         for ssp, system in self._outputs.items():
             found = self._connections.record_producer(system).landmark(ssp.stream.name, ssp.partition)
             if found:
                 self._written[ssp] = found
 
     def put_into(self, record: CommitRecord) -> CommitRecord:
-        """The record with landmarks added."""
         outputs = []
         for entry in record.outputs:
             found = self._written.get(SSP.of(entry.stream, entry.partition))
@@ -237,7 +233,6 @@ class Commits:
     _landmarks: Landmarks
 
     def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
-        """Apply changes from a savepoint and append them; call ``pulse`` after each."""
         for change in changes:
             self._state.adopt(change)
             self._changelog.append(self._machine.stamp_change(), change.encode())
@@ -245,19 +240,16 @@ class Commits:
             yield Pause.PROGRESS
 
     def append_changes(self, version: int) -> None:
-        """Append the stores' changes."""
         for change in self._state.changes(version):
             self._changelog.append(self._machine.stamp_change(), change.encode())
 
     def append_record(self, sources: tuple[SourceEntry, ...], times: bytes) -> Steps[None]:
-        """Append the record that makes the changes count, and wait until it is written."""
         header, record = self._machine.seal(sources=sources, bookkeeping=times)
         data = encode_record(self._landmarks.put_into(record))
         self._state.grown(len(data))
         yield from self.append(header, data)
 
     def append(self, header: Header, data: bytes) -> Steps[None]:
-        """Append a commit or an abort, wait until it survives, and tell the machine where it ends."""
         self._changelog.append(header, data)
         yield Pause.ACKNOWLEDGED
         end = self._changelog.flush()
@@ -330,11 +322,9 @@ class Keeper:
 
     @property
     def holds(self) -> bool:
-        """Whether the state is kept and the task must process nothing more."""
         return self._cut is not None and self._cut.last and self._machine.cut_kept
 
     def keep(self) -> None:
-        """Keep a durable copy of the local state and of its commit."""
         cut, local, record = self._cut, self._machine.local, self._machine.record
         if cut is None or local is None or record is None:
             raise ProtocolError(f"task {self._task}: no commit to keep")

@@ -129,20 +129,16 @@ class Slots:
         self._number = 0  # the number of the last orders; 0 before the first
 
     def taken_over(self, generation: int) -> None:
-        """Begin another generation."""
         self._generation, self._committed, self._number = generation, None, 0
 
     def resumed(self, shards: Mapping[SSP, Shards], version: int) -> None:
-        """Continue from a commit with these shards; the version is -1 if there was no commit."""
         self._version = version
         self._committed = {ssp: shards.get(ssp, {}) for ssp in self._names}
 
     def sealed(self, shards: Mapping[SSP, Shards]) -> None:
-        """Note that a commit with these shards is being written."""
         self._sealed = {ssp: shards.get(ssp, {}) for ssp in self._names}
 
     def committed(self, version: int) -> None:
-        """Note that the commit counts."""
         self._committed, self._version = self._sealed, version
 
     def unsettled(self, task: Task) -> bool:
@@ -150,7 +146,6 @@ class Slots:
         return bool(self._names) and (not self._number or any(task.times[ssp].holds for ssp in self._names))
 
     def reports(self, task: Task) -> dict[SSP, SlotReport]:
-        """The present report about each slot; none before the generation has resumed."""
         return {ssp: self._report(task, ssp, shards) for ssp, shards in (self._committed or {}).items()}
 
     def _report(self, task: Task, ssp: SSP, shards: Shards) -> SlotReport:

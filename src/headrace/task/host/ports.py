@@ -55,7 +55,6 @@ class Ports:
         pulse: Callable[[], None],
         depot: Depot | None = None,
     ) -> Ports:
-        """Ports with state on disk, and a protocol machine."""
         metrics = TaskMetrics(str(scope.name), clock, scope.interval_ms)
         state = TaskState(
             scope.changelog[0],

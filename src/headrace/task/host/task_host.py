@@ -71,7 +71,6 @@ class Doings:
         self._news = False
 
     def stir(self) -> None:
-        """Note that something has happened which a commit must or may have to record."""
         self._stirred = True
 
     def by_clock(self, chain: Chain, clock_ms: int) -> None:
@@ -81,12 +80,10 @@ class Doings:
             self.stir()
 
     def sealed(self, host: TaskHost) -> None:
-        """Note that a commit record with everything so far is being written."""
         self._news = self.has_news(host)
         self._stirred, self._sealed = False, _rows(host)
 
     def committed(self, host: TaskHost) -> None:
-        """Note that the commit counts."""
         if self._news:
             self.said = host.machine.version
         self._rows, self._generation = self._sealed, host.generation
@@ -156,7 +153,6 @@ def wants_to_work(host: TaskHost) -> bool:
 
 
 def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float, now_ms: float) -> None:
-    """Note that a version is committed, ``took_ms`` after its outputs were flushed."""
     _log.debug("committed", task=str(task), version=version, took_ms=round(took_ms, 1))
     metrics.commits += 1
     metrics.commit_times.committed(version)
@@ -265,7 +261,6 @@ class TaskHost:
         run(self.starting())
 
     def starting(self) -> Steps[None]:
-        """``start``, with pauses."""
         self.machine.tick(self._clock.now_ms())
         yield from self.performing()
 
@@ -279,27 +274,22 @@ class TaskHost:
 
     @property
     def task(self) -> Task:
-        """The operators of the present attempt."""
         return self.attempt.task
 
     @property
     def publishing(self) -> Publisher:
-        """The targets of the present attempt."""
         return self.attempt.publisher
 
     @property
     def receiver(self) -> FrameReceiver:
-        """The receiving side of the present attempt."""
         return self.attempt.receiver
 
     @property
     def generation(self) -> int:
-        """The number that fences off older incarnations."""
         return self.machine.generation
 
     @property
     def positions(self) -> dict[SSP, Offset]:
-        """The processed position of each input partition."""
         return self.receiver.positions
 
     @property
@@ -312,7 +302,6 @@ class TaskHost:
         return self.inputs.lag(ssp, self.positions.get(ssp))
 
     def poll(self) -> None:
-        """Take arrived frames, unless enough are waiting already."""
         if not self._resting:
             self.inputs.poll(self.attempt.chooser, self._clock.monotonic_ms())
             self._detours.look(self.attempt)
@@ -333,7 +322,6 @@ class TaskHost:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work now, or the last poll found something, so that the container mustn't sleep."""
         if self._resting or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
@@ -366,7 +354,6 @@ class TaskHost:
         return True
 
     def collect(self) -> None:
-        """Emit results for which steps have waited."""
         if self.task.chain.holding:
             self.doings.stir()
         if self.machine.phase is Phase.RUNNING:  # a task that must roll back drops them
@@ -422,12 +409,10 @@ class TaskHost:
         return self._until_due(now_ms)
 
     def ask_for_commit(self, beyond: int = 0) -> None:
-        """Make a timer-driven task commit now. A task that follows several waits for a version beyond ``beyond``."""
         if not self._over:
             self.machine.tick(max(self.machine.label, beyond) + self.scope.interval_ms)
 
     def has_committed(self, label: int) -> bool:
-        """Whether the version of this label is committed and published."""
         return self.machine.version >= label and self.publishing.idle
 
     def restart_beyond(self, generation: int) -> None:

@@ -55,7 +55,6 @@ Envelope = Frames | SingleFrame | Rows | Ended
 
 
 def envelopes(polled: Polled) -> list[Envelope]:
-    """Cut what was polled into envelopes, in order."""
     if isinstance(polled, Records):
         return _cut(polled)
     if isinstance(polled, Rows) and not polled.bytes:
@@ -100,19 +99,16 @@ class Chooser:
         self.now_ms = 0.0  # when (monotonic) what is offered next has arrived
 
     def offer(self, envelope: Envelope) -> None:
-        """Append an envelope to the queue of its partition."""
         if isinstance(envelope, Frames | Rows):
             envelope.arrived_ms = self.now_ms
         self._queues[envelope.ssp].append(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 
     def put_back(self, envelope: Envelope) -> None:
-        """Return what was chosen, or the rest of it, to the front of its queue."""
         self._queues[envelope.ssp].appendleft(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 
     def choose(self) -> Envelope | None:
-        """Take the next envelope; None if none may be processed now."""
         for ssp in self._bootstrap:
             if self._queues[ssp]:
                 return self._take(ssp)
@@ -134,25 +130,20 @@ class Chooser:
 
     @property
     def ready(self) -> bool:
-        """There is an envelope that may be processed now."""
         queues = (self._queues[ssp] for ssp in self._bootstrap) if self._bootstrap else self._queues.values()
         return any(queues)
 
     def waiting_bytes(self, ssp: SSP) -> int:
-        """How many bytes of a partition wait. The host stops polling it above a limit."""
         return self._bytes[ssp]
 
     def waits(self, ssp: SSP) -> bool:
-        """Something of this partition waits for its turn."""
         return bool(self._queues[ssp])
 
     def clear(self) -> None:
-        """Drop everything that waits."""
         for ssp in self._queues:
             self.drop(ssp)
 
     def drop(self, ssp: SSP) -> None:
-        """Drop what waits of a partition."""
         self._queues[ssp].clear()
         self._bytes[ssp] = 0
 
@@ -204,11 +195,9 @@ class VersionBuffer:
 
     @property
     def empty(self) -> bool:
-        """Nothing waits."""
         return not (self.memory_bytes or self.stream_bytes)
 
     def put(self, header: Header, frame: BufferedFrame) -> None:
-        """Append a frame to the buffer of its label."""
         size = len(frame.payload)
         fits = self.memory_bytes + size <= self._limit
         payload = frame.payload if fits else None
@@ -241,7 +230,6 @@ class VersionBuffer:
                 self._labels[label] = [early for early in entries if id(early) not in gone]
 
     def clear(self) -> None:
-        """Drop everything."""
         self._labels.clear()
         self.memory_bytes = self.stream_bytes = 0
 

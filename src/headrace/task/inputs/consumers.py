@@ -100,16 +100,13 @@ class InputConsumers:
         )
 
     def take(self, shards: Mapping[SSP, Shards]) -> list[Rows]:
-        """Go on with these shards of slots; return how each slot stands, as rows without any."""
         of_slots = self._of_slots.items()
         return [consumer.take(ssp, shards.get(ssp, {})) for name, consumer in of_slots for ssp in self._ssps[name]]
 
     def slots(self) -> list[SSP]:
-        """The partitions that are slots."""
         return [ssp for name in self._of_slots for ssp in self._ssps[name]]
 
     def direct(self, orders: Mapping[SSP, SlotOrders]) -> None:
-        """Pass the dealer's orders on."""
         for ssp, order in orders.items():
             name = self._specs[ssp].system.name
             if name in self._of_slots:
@@ -174,13 +171,11 @@ class InputConsumers:
         return any(self._hungry.values())
 
     def filenos(self) -> list[int]:
-        """The descriptors that become readable when there may be something to poll."""
         numbers = [consumer.fileno() for consumer in self._consumers.values()]
         return [number for number in numbers if number is not None]
 
     @property
     def consumers(self) -> Collection[Consumer]:
-        """What reads the partitions."""
         return self._consumers.values()
 
     @property
@@ -190,7 +185,6 @@ class InputConsumers:
         return all(self._connections.is_woken(system) for system in systems.values())
 
     def position(self, ssp: SSP) -> Offset:
-        """The next offset that will be polled."""
         return self._consumers[self._specs[ssp].system.name].position(ssp)
 
     def lag(self, ssp: SSP, since: Offset | None) -> int | None:
@@ -199,7 +193,6 @@ class InputConsumers:
         return consumer.lag(ssp, since) if consumer is not None and self._begun else None
 
     def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
-        """Where these partitions end now."""
         ends: dict[SSP, Offset] = {}
         for stream in dict.fromkeys(ssp.stream for ssp in ssps):
             wanted = [ssp for ssp in ssps if ssp.stream == stream]
@@ -243,7 +236,6 @@ class InputConsumers:
         return self._consumers[self._specs[ssp].system.name].landmark(ssp, offset) if self._begun else ""
 
     def has_landmark(self, ssp: SSP, landmark: str) -> bool:
-        """See ``Consumer``."""
         return self._consumers[self._specs[ssp].system.name].has_landmark(ssp, landmark)
 
     def unsynced(self) -> Iterator[Unsynced]:
@@ -252,7 +244,6 @@ class InputConsumers:
             yield from consumer.unsynced()
 
     def close(self) -> None:
-        """Release all consumers."""
         for consumer in (*self._consumers.values(), *self._again.values()):
             consumer.close()
         self._consumers.clear()
@@ -297,7 +288,6 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
 
 
 def not_what_was_read(why: str) -> StreamNotFoundError:
-    """The error for a stream that isn't the one of the checkpoint."""
     return StreamNotFoundError(
         f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {why}",
         hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
@@ -314,7 +304,6 @@ class Bootstrap:
         self._open: set[SSP] = set()
 
     def begin(self, positions: Mapping[SSP, Offset], ends: Mapping[SSP, Offset]) -> None:
-        """Start at these positions; ``ends`` says where the side inputs end now."""
         self._stretches = {ssp: (positions[ssp], end) for ssp, end in ends.items()}
         self._open = set(ends)
         for ssp in ends:

@@ -58,7 +58,6 @@ class FrameReceiver:
     _ended: set[SSP] = field(default_factory=set)
 
     def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
-        """Continue at these positions. ``saved`` is what the last commit record says about sources."""
         self.positions = positions
         self._sources = {
             ssp: CommittedSource(ssp, positions[ssp], saved.get(ssp))
@@ -77,7 +76,6 @@ class FrameReceiver:
         return ssp in self._ended or not self._sources[ssp].undecided_before(self.detours[ssp].until)
 
     def rejoin(self, ssp: SSP) -> None:
-        """Go on where a source was before its detour."""
         detour = self.detours.pop(ssp)
         entry = SourceEntry.at(ssp, detour)
         self.positions[ssp] = detour.offset
@@ -95,7 +93,6 @@ class FrameReceiver:
         return self.positions | {ssp: at for ssp, at in self._machine.early().items() if ssp in by_clock}
 
     def frames(self, frames: Frames) -> None:
-        """Process user frames: all of a source's, or as many as the protocol lets through at once."""
         ssp = frames.ssp
         if self._task.specs[ssp].role is not Role.INTERMEDIATE:
             self._source(ssp, frames.offsets, frames.payloads, frames.next)
@@ -124,7 +121,6 @@ class FrameReceiver:
             self.positions[ssp] = afters[turn[-1]]
 
     def control(self, frame: SingleFrame) -> None:
-        """Process a control frame, or leave it to the protocol."""
         ssp = frame.ssp
         if self._task.specs[ssp].role is not Role.INTERMEDIATE:
             self._source(ssp, [frame.offset], [frame.payload], frame.next)
@@ -160,13 +156,11 @@ class FrameReceiver:
             raise DeploymentError(error.message, hint=error.hint) from error
 
     def table(self, table: Rows) -> None:
-        """Process rows of a row system."""
         self.stands(table)
         self._intakes.table(table)
         self.positions[table.ssp] = table.next
 
     def stands(self, table: Rows) -> None:
-        """Note the positions in the shards of a slot."""
         if table.shards is not None:
             self._task.slot(table.ssp, table.shards.keys(), table.holding)
             self.shards[table.ssp] = table.shards
@@ -206,7 +200,6 @@ class FrameReceiver:
                     self._machine.learn(records.ssp, header, message)
 
     def source_entries(self) -> tuple[SourceEntry, ...]:
-        """The positions in sources, as a checkpoint keeps them."""
         return tuple(self._source_entry(ssp, source) for ssp, source in self._sources.items())
 
     def _leave_out(self, ssp: SSP, entry: SourceEntry) -> None:

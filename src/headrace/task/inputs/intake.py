@@ -258,7 +258,6 @@ class Intakes:
         }
 
     def begin_at(self, ssp: SSP, since_ms: int) -> None:
-        """Leave out what has an older event time, and count it."""
         self._intakes[ssp].since_ms = since_ms
 
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
@@ -271,7 +270,6 @@ class Intakes:
             self._task.rows(Arrival(ssp, each[0], end, rows.height, each, heights), rows)
 
     def table(self, table: Rows) -> None:
-        """Process rows of a row system."""
         for unread in table.unread:
             self._metrics.count(unread.counter, unread.count)
             self._metrics.warnings.add(_log, f"{table.ssp}: {unread.warning}", shard=table.shard or None)
@@ -328,9 +326,7 @@ class CommittedSource:
         return self._reader.undecided
 
     def undecided_before(self, offset: Offset) -> bool:
-        """Whether that holds for a frame before an offset."""
         return self._reader.undecided_before(offset)
 
     def entry(self) -> SourceEntry:
-        """The position as a checkpoint keeps it."""
         return SourceEntry.at(self._ssp, self._reader.position())

@@ -51,7 +51,6 @@ Floats = npt.NDArray[np.float64]
 
 
 def register_codes(values: pl.Series) -> pl.Series:
-    """The code of each value, its register and rank; null for null."""
     hashes = hash_rows(values.to_frame("value"), ["value"])
     register = (hashes >> np.uint64(_HASH_BITS)).astype(np.uint32)
     rest = (hashes & np.uint64((1 << _HASH_BITS) - 1)).astype(np.float64)
@@ -63,14 +62,12 @@ def register_codes(values: pl.Series) -> pl.Series:
 
 
 def highest_codes(found: pl.Expr) -> pl.Expr:
-    """The highest code of each register, from codes in any order."""
     ordered = found.drop_nulls().sort(descending=True)
     register = ordered // _RANKS
     return ordered.filter(register.ne_missing(register.shift(1)))
 
 
 def estimated_count(sketches: pl.Series) -> pl.Series:
-    """The estimated number of distinct values of each sketch."""
     if not len(sketches):
         return pl.Series(sketches.name, [], pl.Int64)
     lengths = sketches.list.len().to_numpy()
@@ -364,7 +361,6 @@ class Aggregation:
 
     @cached_property
     def types(self) -> dict[str, pl.DataType]:
-        """The types of the parts."""
         empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, _GROUP))
         return dict(self.partial(empty, [_GROUP]).drop(_GROUP).schema)
 
@@ -384,7 +380,6 @@ class Aggregation:
         return found
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
-        """Partial results of a batch per ``keys``; ``more`` is computed with them."""
         if not rows.height:  # without rows, Polars 2.1 infers lists of nulls for gathered values
             nothing = pl.DataFrame([pl.Series(name, [None], dtype) for name, dtype in rows.schema.items()])
             return self.partial(nothing, keys, *more).clear()
@@ -392,7 +387,6 @@ class Aggregation:
         return prepared.group_by(keys).agg(*self._partial, *more)
 
     def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
-        """Merge partial results so that each key appears once."""
         return partials.group_by(keys).agg(*self._merge, *more)
 
     def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
@@ -401,7 +395,6 @@ class Aggregation:
         return groups.agg(self._merge)
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the user's functions on the messages, and turn them into results."""
         for fold in self._folds:
             partials = fold.settle(partials)
         return partials

@@ -78,7 +78,6 @@ class AlignedWindow(WindowOperator):
         self._runs.add(partial)
 
     def _by_slice(self, rows: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:
-        """Partial results of messages by slice and key; ``more`` is computed with them."""
         # The messages of a batch are mostly in one slice: then grouping by key alone takes two thirds of the time.
         times = rows.get_column(TIME)
         low, high = times.min(), times.max()
@@ -159,7 +158,6 @@ class AlignedWindow(WindowOperator):
         return self._base(time - self._size)
 
     def _windows(self, slices: Crowd, low: int, last: int) -> Crowd:
-        """How many rows the slices have in each window that begins from ``low`` to ``last``."""
         newest = slices.times - (slices.times - self._shift) % self._every
         starts = newest[:, None] - np.arange(self._pieces) * self._every
         held = (starts >= low) & (starts <= last) & (slices.times[:, None] < starts + self._size)
@@ -187,7 +185,6 @@ def _of_slice(start: int, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def slice_of(time: int, size: int, every: int, shift: int) -> int:
-    """The start of the slice that holds ``time``, as ``slice_start`` computes it."""
     since, within = (time - shift) % every, size % every
     return time - since + (within if since >= within else 0)
 
@@ -333,7 +330,6 @@ class CountedWindow(WindowOperator):
         return (self._store,)
 
     def _slices(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
-        """Partial results of a batch, with the number of its key's messages before the batch and including it."""
         if before is None:
             rows = rows.with_columns(pl.lit(0, pl.Int64).alias(_BEFORE))
         elif self.keys:

@@ -93,7 +93,6 @@ class Arrival:
         return f"{self.ssp}, " + (f"offset {last}" if last <= self.first else f"offsets {self.first} to {last}")
 
     def place(self, row: int | None) -> Origin:
-        """The place of a row by its number; None: an unknown row of these."""
         if row is not None and self._ends:
             frame = bisect_right(self._ends, row)
             offset = self._offsets[frame]
@@ -116,7 +115,6 @@ class Passage:
         self.cached: Numbers | None = None  # what ``origins`` has returned
 
     def origin(self, row: int, handed_on: int) -> int | None:
-        """The number of the input row that a result, one of ``handed_on``, comes from."""
         if self.cached is None:
             self.cached = () if self.origins is None else self.origins()
         return int(self.cached[row]) if len(self.cached) == handed_on else None
@@ -130,7 +128,6 @@ class ProvenanceSnapshot:
         self._passages = tuple(passages)
 
     def place(self, row: int | None) -> Origin | None:
-        """The place of the message that an input row comes from; None if no message is being processed."""
         if self._arrival is None:
             return None
         for before, after in zip(self._passages[-2::-1], self._passages[:0:-1], strict=True):
@@ -154,11 +151,9 @@ class Provenance:
         self._at_work, self._task = at_work, task
 
     def user_call(self, step: str, done: Done | None = None) -> AbstractContextManager[None]:
-        """A context manager around a call of the app's own code by a step."""
         return self._at_work.call(self._task, step, "" if self._arrival is None else str(self._arrival), done)
 
     def arrive(self, arrival: Arrival | None) -> None:
-        """Rows enter the task; None: they have been processed."""
         self._arrival = arrival
 
     def enter(self, rows: pl.DataFrame) -> None:
@@ -167,7 +162,6 @@ class Provenance:
         self._passages.append(Passage(rows))
 
     def leave(self) -> None:
-        """The innermost operator has emitted its results."""
         self._passages.pop()
 
     def became(self, origins: Origins) -> None:
@@ -177,7 +171,6 @@ class Provenance:
             self._passages[-1].cached = None
 
     def here(self) -> ProvenanceSnapshot:
-        """The provenance of the rows that the innermost operator processes."""
         return ProvenanceSnapshot(self._arrival, self._passages)
 
 
@@ -196,11 +189,9 @@ class Tap:
 
     @property
     def missing(self) -> int:
-        """How many rows it still wants."""
         return self._rows - sum(rows.height for rows in self.taken)
 
     def take(self, rows: pl.DataFrame) -> bool:
-        """Take some of these rows; returns whether it wants more."""
         if self._now_ms() >= self._until_ms or self.missing <= 0:
             return False
         self.taken = (*self.taken, rows.head(min(ROWS_A_BATCH, self.missing)))
@@ -253,7 +244,6 @@ class Operator:
         self.now_ms: int | None = None  # the wall clock; the host sets it at the start of each step
 
     def receive(self, rows: pl.DataFrame) -> None:
-        """Take rows from an operator before this one (or from the task)."""
         self.batches += 1
         self.rows += rows.height
         if (tap := self.tap) is not None and not tap.take(rows):
@@ -268,7 +258,6 @@ class Operator:
         """The task begins: its state has been restored as of ``watermark``. Called once, before anything else."""
 
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """Process rows; never called with none."""
         self.provenance.became(lambda: range(rows.height))
         self.emit(rows)
 
@@ -299,7 +288,6 @@ class Operator:
 
     @property
     def full(self) -> bool:
-        """Whether it is full and can't take more rows until it has emitted some."""
         return False
 
     def collect(self) -> bool:
@@ -316,12 +304,10 @@ class Operator:
 
     @property
     def wants_commit(self) -> bool:
-        """Whether it asks for a commit."""
         return False
 
     @property
     def wants_shutdown(self) -> bool:
-        """It asks for the app to be drained."""
         return False
 
     def committed(self) -> None:
@@ -343,11 +329,9 @@ class Operator:
         self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:
-        """The approximate number of rows of each queryable store; for status."""
         return {}
 
     def stores(self) -> Sequence[StateStore]:
-        """The state this operator keeps, for checkpoints."""
         return ()
 
     def emit(self, rows: pl.DataFrame) -> None:
@@ -362,7 +346,6 @@ class Operator:
                 operator.receive(rows)
 
     def emit_aside(self, output: str, rows: pl.DataFrame) -> None:
-        """Hand rows to the operators that take this side output."""
         takers = self.aside.get(output, ())
         if rows.height and takers:
             if self.hand_on is not None:
@@ -375,7 +358,6 @@ class Operator:
 
     @property
     def branches(self) -> int:
-        """How many ways lead on from it."""
         return len(self.after) + sum(map(len, self.aside.values()))
 
     def user_call(self, done: Done | None = None) -> AbstractContextManager[None]:
@@ -403,7 +385,6 @@ class Operator:
                 )
 
     def misfitted(self, error: DataError, what: str) -> UserFunctionError:
-        """The error for a result of a user's function that doesn't fit the declared schema."""
         return UserFunctionError(
             f"{self.described(what)} doesn't fit its schema: {error.message}{self.at_work_on()}",
             hint=error.hint if error.hint is not None else "fix the function, or declare the schema that it returns",
@@ -415,7 +396,6 @@ class Operator:
         return "" if place is None else f"\n  {place}"
 
     def described(self, what: str) -> str:
-        """The name of a part of this operator for errors."""
         location = self.node.location
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"
 

@@ -67,12 +67,10 @@ class WrongResult(TypeError):
         self.hint = _slip_in(result) or hint
 
     def told(self, operator: Operator, what: str) -> UserFunctionError:
-        """The error that ends the task."""
         return UserFunctionError(f"{operator.described(what)}: {self}{operator.at_work_on()}", hint=self.hint)
 
 
 def _slip_in(result: object) -> str | None:
-    """The likely reason for a result that can't be used, if it is known. Coroutines are closed."""
     if result is None:
         return "write return before the result: a function that ends without it returns None"
     if inspect.iscoroutine(result):
@@ -95,7 +93,6 @@ def _rows_in(function: object, result: Any) -> Iterable[Any]:
 
 
 def _sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-    """The results that fit as a table, and an error for each other one, by index."""
     table, misfits = schema.sift(records)
     for index, error in misfits:
         error.hint = _slip_in(records[index]) or error.hint
@@ -103,7 +100,6 @@ def _sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tupl
 
 
 def mean_nothing(method: Callable[..., object], result: object) -> WrongResult:
-    """The error for a result of a method of a low-level task."""
     return WrongResult(method, result, "None", "nothing takes what it returns; out.send(output, row) does")
 
 
@@ -147,7 +143,6 @@ def line_now(thread: int, *, called: bool = True) -> str | None:
 
 
 def in_debugger(thread: int) -> bool:
-    """Whether a debugger holds a thread, which may then stand still for any time."""
     frame = thread_stacks().get(thread)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -181,7 +176,6 @@ class RowFailure:
 
     @property
     def reason(self) -> str:
-        """What went wrong."""
         if isinstance(self.error, WrongResult):
             return str(self.error)
         text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
@@ -191,7 +185,6 @@ class RowFailure:
 
     @property
     def line(self) -> str | None:
-        """The line of the app's own code that went wrong."""
         return self.error.line if isinstance(self.error, WrongResult) else _line_of(self.error)
 
 
@@ -230,7 +223,6 @@ class FailurePolicy:
         self._operator.emit_aside(FAILED, letters)
 
     def batch(self, what: str, rows: pl.DataFrame, error: BaseException, *, misfit: bool = False) -> None:
-        """All rows of a batch failed."""
         if self.stops:
             place = self._operator.provenance.here().place(None)
             raise self._stopped(what, RowFailure(0, error, misfit), place) from error
@@ -486,7 +478,6 @@ class LaneCounts:
         self._in_flight = 0
 
     def update(self) -> None:
-        """Count what happened since the last call."""
         for field in fields(Tally):
             now = int(getattr(self._lane.tally, field.name))
             self._counters.count(_COUNTED[field.name], now - int(getattr(self._counted, field.name)))
@@ -506,11 +497,9 @@ class WaitingOperator(Operator, Generic[Result]):
         self._passed = NEVER
 
     def settle(self) -> None:
-        """Put the results that have arrived into the queue."""
         raise NotImplementedError
 
     def release(self, results: list[Result]) -> None:
-        """Emit results that are in turn."""
         raise NotImplementedError
 
     @override

@@ -81,7 +81,6 @@ class IntervalJoinOperator(Operator):
             side.pass_by(FOREVER)
 
     def meet(self, side: JoinSide, batch: pl.DataFrame) -> None:
-        """Find the partners of new messages of one side, and emit the pairs."""
         spec = self.spec
         other = self.right if side is self.left else self.left
         # The range of the partners' times, relative to the batch's.
@@ -120,7 +119,6 @@ class IntervalJoinOperator(Operator):
             self.emit(self._paired(left, right))
 
     def alone(self, side: JoinSide, rows: pl.DataFrame) -> None:
-        """Emit messages that never had a partner."""
         if side is self.left:
             self.emit(rows.with_columns(self._left_only).select(self.columns))
         else:
@@ -240,7 +238,6 @@ class JoinSide(Operator):
         self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
 
     def pass_by(self, watermark: int) -> None:
-        """Emit messages alone that can't find a partner any more, if they are to leave; drop them, in large steps."""
         self._watermark = watermark
         bound = self._bound(watermark)
         if bound <= self._passed:
@@ -258,7 +255,6 @@ class JoinSide(Operator):
         return self._buffer.matching(wanted, low, high)
 
     def matched(self, rows: pl.DataFrame) -> None:
-        """These messages have had a partner."""
         if self._alone and rows.height:
             self._matched.add(rows.select(TIME, *self._join.spec.keys, _ID).unique())
 
@@ -277,13 +273,11 @@ class JoinSide(Operator):
 
     @staticmethod
     def lowest(batch: pl.DataFrame) -> int:
-        """The earliest time in a batch."""
         low = batch.get_column(TIME).min()
         return low if isinstance(low, int) else FOREVER
 
     @staticmethod
     def highest(batch: pl.DataFrame) -> int:
-        """The latest time in a batch."""
         high = batch.get_column(TIME).max()
         return high if isinstance(high, int) else NEVER
 

@@ -56,7 +56,6 @@ def look_up(table: RowTable, keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def result_names(right: Iterable[str], left: Schema, suffix: str) -> dict[str, str]:
-    """What the right side's columns are called in the results."""
     return {name: f"{name}{suffix}" if name in left.columns else name for name in right}
 
 
@@ -70,7 +69,6 @@ class _LookupColumns:
         self._inner = spec.how == "inner"
 
     def joined(self, rows: pl.DataFrame, found: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
-        """Messages with the values of their rows in ``found``, and their numbers among ``rows``."""
         joined = pl.concat([rows, found.select(self._values)], how="horizontal") if self._values else rows
         there = found.get_column(FOUND)
         if self._inner and not there.all():
@@ -196,7 +194,6 @@ class LatestJoinOperator(Operator):
         self._sweeper.on_time(now_ms)
 
     def meet(self, side: _LatestSide, rows: pl.DataFrame) -> None:
-        """Join messages of one side with those that the other side has kept, then keep them."""
         if self.now_ms is None:
             raise UsageError(f"join {self.node.id!r} got messages before the wall clock was set")
         self._sweeper.tell_time(self.now_ms)
@@ -328,7 +325,6 @@ class _RemoteLookup(WaitingOperator[_Batch]):
 
 
 def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Operator:
-    """The operator for a join with a table: which one depends on the kind of table."""
     if spec.table in context.tables.remote:
         return _RemoteLookup(node, spec, context)
     table = context.tables[spec.table]

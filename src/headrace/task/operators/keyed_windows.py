@@ -76,15 +76,12 @@ class KeyedWindow(WindowOperator):
         self.store = self.make_store(node.id, self._panes.dues, lambda rows: self.conformed(rows, self._columns))
 
     def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
-        """The state, with the columns that it is looked up by."""
         return KeyedRows(id_, [*self.keys, START], [], dues, conform, form=self.form, shown=self.people)
 
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        """Put each message into its windows; report messages that are too late, and leave them out."""
         raise NotImplementedError
 
     def people(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The state as people read it. The one window for all of time has no bounds that mean anything."""
         bounds = [] if isinstance(self.spec.shape, CountWindow | GlobalWindow) else [START, END]
         return self.shown(rows, *bounds, DUE)
 
@@ -140,11 +137,9 @@ class KeyedWindow(WindowOperator):
         return (self.store,)
 
     def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Messages with the wall clock as a column, if a trigger needs it."""
         return rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW)) if self._panes.clocked else rows
 
     def put_back(self, rows: pl.DataFrame) -> None:
-        """Put merged rows back into the state; emit those that are due already."""
         self._keep(rows)
         if self._due_by(DUE, self.time):
             self._emit_due(DUE, self.time, self.time, self.time)
@@ -156,7 +151,6 @@ class KeyedWindow(WindowOperator):
         return self.aggregation.merge(rows, keys, *self._panes.merge, pl.col(INDEX).max(), *same)
 
     def _by_pane(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
-        """Partial results per window, key and pane, from the next pane on; ``FULL``: how many panes are full."""
         group = self._group
         zero = pl.lit(0, pl.Int64)
         if before is None:
@@ -177,7 +171,6 @@ class KeyedWindow(WindowOperator):
         return self._merged([old, new], [*group, PANE], FULL, ROW)
 
     def _send_full(self, parts: pl.DataFrame) -> pl.DataFrame:
-        """Emit the panes that are full; return the rest, one row per window and key."""
         if not parts.height or parts[FULL].max() == 0:
             return parts.drop(PANE, FULL, ROW)
         group = self._group
@@ -368,7 +361,6 @@ class SessionWindow(KeyedWindow):
 
 
 def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOperator:
-    """The operator for a window step."""
     window = window_operator(node, spec, context.counters)
     window.combined = context.takes_partials
     return window

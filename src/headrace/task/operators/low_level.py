@@ -437,7 +437,6 @@ class TaskOperator(Operator):
         return self._sides[number]
 
     def take(self, name: str, rows: pl.DataFrame, to_records: Callable[[pl.DataFrame], list[Any]]) -> None:
-        """Process rows of an input."""
         self.batches += 1
         self.rows += rows.height
         failures: list[RowFailure] = []
@@ -603,7 +602,6 @@ def _call(method: Callable[..., object], *given: object) -> None:
 
 
 def _is_users(error: HeadraceError) -> bool:
-    """Whether the user's code caused the error, and not the disk."""
     return isinstance(error, UsageError | DeclarationError | DataError) and not isinstance(error, CorruptLogError)
 
 

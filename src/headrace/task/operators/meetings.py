@@ -72,7 +72,6 @@ class TracedProvenance(Provenance):
 
     @property
     def innermost(self) -> TracedPassage | None:
-        """The passage of the operator at work; None: nothing is being processed."""
         return self._passages[-1] if self._passages else None  # type: ignore[return-value]
 
     @override
@@ -82,14 +81,12 @@ class TracedProvenance(Provenance):
         self._passages.append(TracedPassage(rows, self._count))
 
     def begin(self, rows: pl.DataFrame, places: Places) -> TracedPassage:
-        """Rows set out from here, with these places."""
         self._count += 1
         passage = TracedPassage(rows, self._count, places)
         self._passages.append(passage)
         return passage
 
     def places(self, height: int) -> Places:
-        """The places of the rows, ``height`` of them, that the innermost operator hands on."""
         index: Indexes = np.arange(height)
         levels: list[Indexes] = []
         for passage in reversed(self._passages):
@@ -260,7 +257,6 @@ class Meetings:
         self._points = [MeetingPoint(meeting, self) for meeting in meetings]
 
     def way(self, before: str, node: str, number: int, target: Operator) -> Operator:
-        """What ``before`` hands its results to: ``target``, the n-th input of ``node``, or a gate to it."""
         for point in reversed(self._points):  # an exit of one meeting may lead to the entry of a later one
             target = point.way(before, node, number, target)
         return target
@@ -275,7 +271,6 @@ class Meetings:
         self.settle()
 
     def hand_on(self, operator: Operator, rows: pl.DataFrame, after: Sequence[Operator], first: int) -> None:
-        """Hand what an operator emits to some of the operators after it; ``first`` is the number of the first way."""
         passage = self.provenance.innermost
         if passage is not None:
             passage.apart = bool(operator.aside)
@@ -289,7 +284,6 @@ class Meetings:
         self.settle()
 
     def hand_over(self, target: Operator, rows: pl.DataFrame, places: Places) -> None:
-        """A meeting hands rows with these places to an operator."""
         passage = self.provenance.begin(rows, places)
         try:
             self._hand_on(passage, 1, rows, (target,), 0)

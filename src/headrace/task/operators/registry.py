@@ -72,10 +72,8 @@ _runs(TaskStep, TaskOperator)
 
 
 def registered() -> frozenset[type[OperatorSpec]]:
-    """The specs that can be run."""
     return frozenset(_BUILDS)
 
 
 def build_operator(node: Node, context: BuildContext) -> Operator:
-    """The operator that runs a node."""
     return _BUILDS[type(node.operator)](node, node.operator, context)

@@ -248,7 +248,6 @@ class DropLateOperator(Operator):
         self.watermark = watermark
 
     def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, Numbers]:
-        """The messages that aren't late, their times in ms, and their numbers. Late ones are counted, and set aside."""
         times = self._time.of(rows).alias(_TIME)
         earliest = times.min()
         if not isinstance(earliest, int) or earliest >= self.watermark:

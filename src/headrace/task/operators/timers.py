@@ -46,7 +46,6 @@ def identity_of(key: Any, name: str) -> bytes:
 
 
 def named(identity: bytes) -> tuple[str, Any]:
-    """The name and the key that an identity was made of."""
     name, key = _DECODE(identity)
     return name, _as_tuples(key) if type(key) is list else key
 
@@ -112,7 +111,6 @@ class _TimerContents(Contents):
 
 
 def _fits(value: Any, dtype: pl.DataType) -> bool:
-    """Whether a value in the key of a timer has the hash that the same value has in a column."""
     if value is None:
         return True
     if dtype.is_integer():

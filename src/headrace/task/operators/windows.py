@@ -76,11 +76,9 @@ class WindowOperator(Operator):
         self._counters = counters
 
     def take_in(self, rows: pl.DataFrame) -> None:
-        """Take messages; those with a time have it in the column ``TIME``."""
         raise NotImplementedError
 
     def advance(self, time: int) -> None:
-        """Time (of the step's own axis) has reached ``time``; emit the windows that are over."""
         raise NotImplementedError
 
     def stops(self, time: int) -> Iterable[int]:
@@ -92,16 +90,13 @@ class WindowOperator(Operator):
         raise NotImplementedError
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages, for another task of this step; each has the number of its messages."""
         assert self._time is not None, "only windows over event time are combined"
         return self.condensed(self._time.added(rows, TIME))
 
     def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages, for ``combine``."""
         raise NotImplementedError
 
     def take_partials(self, partials: pl.DataFrame) -> None:
-        """Take what ``combine`` returned in other tasks."""
         raise NotImplementedError
 
     @cached_property
@@ -151,19 +146,16 @@ class WindowOperator(Operator):
         return self.spec.axis == "event" and self.next_ms() not in (None, FOREVER)
 
     def now(self) -> int:
-        """The wall clock."""
         assert self.now_ms is not None, "the host sets the wall clock before it hands on messages"
         return self.now_ms
 
     def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
-        """Partial results of messages."""
         try:
             return self.aggregation.partial(rows, keys, *more)
         except UNCOMPUTABLE as error:
             raise self.failed(error, "an aggregate") from error
 
     def conformed(self, rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-        """Rows of the state that a version of the app with other aggregates has put there, with these columns."""
         if rows.columns == list(columns):
             return rows
         types = {**self.spec.input.columns, **self.aggregation.types}
@@ -184,7 +176,6 @@ class WindowOperator(Operator):
             ) from error
 
     def too_late(self, rows: pl.DataFrame) -> None:
-        """Count messages whose windows are over, and emit them as a side output."""
         self._counters.count("late", rows.height)
         if rows.height:
             self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
@@ -295,7 +286,6 @@ class Panes:
         return [pl.when(emitted).then(expr).otherwise(pl.col(column)).alias(column) for column, expr in pairs]
 
     def due(self, time: int) -> list[pl.Expr]:
-        """``DUE`` and ``WAKE`` as of ``time``."""
         is_open = pl.col(END) > time
         end = pl.when(is_open).then(pl.col(END)).otherwise(pl.col(END) + self._lateness)
         result = [pl.min_horizontal(end, self._deadline(is_open, time, processing=False)).alias(DUE)]
@@ -309,7 +299,6 @@ class Panes:
         return pl.when(is_open).then(early).otherwise(late)
 
     def over(self, time: int) -> pl.Expr:
-        """Whether a window is over, including the allowed lateness."""
         return pl.col(END) <= time - self._lateness if time < FOREVER else pl.lit(value=True)
 
     def number(self, time: int) -> list[pl.Expr]:

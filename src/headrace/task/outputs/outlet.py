@@ -58,7 +58,6 @@ class Outlet:
     silent: bool = False  # nothing that leaves the app is written
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
-        """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
         target = self._outputs[stream]
         if self.silent and target.spec.role is Role.SINK:
             self._metrics.count("silenced", rows.height)
@@ -78,7 +77,6 @@ class Outlet:
             self._send(target, partition, part)
 
     def control(self, stream: str, message: ControlMessage) -> None:
-        """Write a control message to every partition of a stream."""
         target = self._outputs[stream]
         producer = self._connections.record_producer(target.spec.system)
         kind = kind_of(message)
@@ -116,7 +114,6 @@ class Announcer:
 
     @property
     def ended(self) -> list[str]:
-        """The streams whose end has been written, sorted, by the names under which they are kept."""
         return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
@@ -138,11 +135,9 @@ class Announcer:
 
     @property
     def open(self) -> list[str]:
-        """The streams whose end hasn't been written."""
         return sorted(self._announced)
 
     def news(self, progress: Mapping[str, Progress]) -> bool:
-        """Whether there is something that has not been announced."""
         return any(self._is_news(stream, progress.get(stream, NOTHING)) for stream in self._announced)
 
     def _is_news(self, stream: str, now: Progress) -> bool:
@@ -151,11 +146,9 @@ class Announcer:
 
     @property
     def next_ms(self) -> float:
-        """When news may be announced."""
         return self._every.next_ms
 
     def announce(self, progress: Mapping[str, Progress], now_ms: float) -> None:
-        """Write what is news downstream, if it is time."""
         if not self.news(progress) or not self._every.due(now_ms):
             return
         for stream in list(self._announced):
@@ -184,7 +177,6 @@ class Announcer:
         )
 
     def end(self) -> None:
-        """The task has ended: write to all streams that nothing will follow, unless they know."""
         for stream in list(self._announced):
             self._end(stream)
 
@@ -250,16 +242,13 @@ class PublishedPositions:
         self._sealed: dict[SSP, Offset] = {}
 
     def news(self, positions: Mapping[SSP, Offset]) -> bool:
-        """Whether positions have moved since they were published."""
         return positions != self._reported
 
     @property
     def next_ms(self) -> float:
-        """When news may be published."""
         return self._every.next_ms
 
     def report(self, positions: Mapping[SSP, Offset], now_ms: float) -> None:
-        """Publish positions that have moved, if it is time."""
         if not self.news(positions) or not self._every.due(now_ms):
             return
         for ssp, position in positions.items():
@@ -268,11 +257,9 @@ class PublishedPositions:
                 self._connections.admin(self._specs[ssp].system).report_position(ssp, self._group, position)
 
     def sealed(self, positions: Mapping[SSP, Offset]) -> None:
-        """A commit of these positions is under way."""
         self._sealed = {ssp: positions[ssp] for ssp in self._sources & positions.keys()}
 
     def committed(self, needed: Mapping[SSP, Offset | None]) -> None:
-        """Report the commit that was under way, and trim what is before the offsets that it needs."""
         for ssp, position in self._sealed.items():
             self._connections.admin(self._specs[ssp].system).report_commit(ssp, self._reader, position)
         self._sealed = {}

@@ -73,7 +73,6 @@ class FunctionPublisher:
 
     @property
     def failures(self) -> int:
-        """How often in a row the write under way has failed."""
         return max((lane.failing for lane in self._lanes.values()), default=0)
 
     @property
@@ -83,16 +82,13 @@ class FunctionPublisher:
 
     @property
     def calling(self) -> bool:
-        """A write is under way. The run loop is woken when it is over."""
         return self._version is not None
 
     @property
     def next_ms(self) -> float:
-        """When there is something to do by the clock."""
         return float("inf") if self.calling else float("-inf")
 
     def close(self) -> None:
-        """Forget the write under way."""
         for lane in self._lanes.values():
             lane.close()
         self._lanes.clear()
@@ -103,7 +99,6 @@ class FunctionPublisher:
         """The outbox has been filled. Nothing is known about the other side."""
 
     def advance(self, now_ms: float) -> None:
-        """Take in what has been written, and begin with what comes next."""
         for done in [done for lane in self._lanes.values() for done in lane.take()]:
             self._check(done)
             self._go_on()
@@ -188,12 +183,10 @@ class Publisher:
                 self._outputs[id_] = _Output(spec, writer, connections, warnings, jitter, listener, losses)
 
     def close(self) -> None:
-        """Forget calls under way: what isn't known to be written will be written again."""
         for output in self._outputs.values():
             output.close()
 
     def stores(self) -> Mapping[str, Outbox]:
-        """The outboxes, by the ids of their outputs."""
         return {id_: output.outbox for id_, output in self._outputs.items()}
 
     def resume(self, version: int) -> None:
@@ -202,25 +195,20 @@ class Publisher:
             output.resume(version)
 
     def takes(self, stream: str) -> bool:
-        """Whether this output goes into a foreign system."""
         return stream in self._outputs
 
     def write(self, stream: str, rows: pl.DataFrame) -> None:
-        """Rows of the version that isn't committed yet."""
         self._outputs[stream].outbox.add(rows)
 
     def committed(self) -> None:
-        """Note that the commit of the last sealed outboxes counts."""
         for output in self._outputs.values():
             output.outbox.commit()
 
     def advance(self, now_ms: float) -> None:
-        """Publish what waits, unless a failure is too recent."""
         for output in self._outputs.values():
             output.advance(now_ms)
 
     def pause(self, now_ms: float) -> float:
-        """For how long (ms) nothing is due."""
         if not self._outputs:
             return float("inf")
         waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
@@ -228,7 +216,6 @@ class Publisher:
 
     @property
     def idle(self) -> bool:
-        """Everything committed is known to be in the targets."""
         return not any(output.outbox.entries() for output in self._outputs.values())
 
     @property
@@ -251,7 +238,6 @@ class Publisher:
 
     @property
     def blocked_by(self) -> str | None:
-        """The output that has so much waiting that the task must stop reading, and why."""
         for id_, output in self._outputs.items():
             waiting = output.outbox.pending_bytes
             if waiting > self._limit:
@@ -260,7 +246,6 @@ class Publisher:
         return None
 
     def states(self) -> Iterator[tuple[str, PublishingState]]:
-        """For status pages: each output by its id."""
         for id_, output in self._outputs.items():
             outbox = output.outbox
             yield id_, PublishingState(outbox.entries(), outbox.pending_bytes, output.failures, output.error)

@@ -31,7 +31,6 @@ _READ_BYTES = 8 << 20
 
 
 def records_in(polled: Polled, end: Offset | None = None) -> Iterator[tuple[Offset, Header, memoryview]]:
-    """The records that were polled of a changelog, up to ``end``."""
     if not isinstance(polled, Records):
         raise CorruptLogError(f"{polled.ssp}: a changelog can't end or hold rows, this one does")
     for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
@@ -54,7 +53,6 @@ class ChangelogPartition:
         self._consumer = connections.reader(system)
 
     def append(self, header: Header, body: bytes) -> int:
-        """Send a record; returns its size."""
         frame = encode(header, body)
         self._producer.send(self.ssp.stream.name, self.ssp.partition, frame)
         return len(frame)
@@ -64,7 +62,6 @@ class ChangelogPartition:
         return self._producer.flush()[self.ssp.stream.name, self.ssp.partition]
 
     def read(self, start: Offset | None, end: Offset) -> Iterator[tuple[Offset, Header, memoryview]]:
-        """The records from ``start`` (None: the oldest kept) up to ``end``."""
         consumer = self._consumer
         consumer.register(self.ssp, Edge.OLDEST if start is None else start)
         for polled in polled_to(consumer, self.ssp, end, _READ_BYTES):
@@ -83,11 +80,9 @@ class ChangelogPartition:
         return None
 
     def trim(self, commit: Offset) -> None:
-        """Give up what is before a commit that a snapshot holds."""
         self._admin.trim(self.ssp, commit)
 
     def close(self) -> None:
-        """Stop reading."""
         self._consumer.close()
 
 

@@ -165,7 +165,6 @@ class LiveDepot(Depot):
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End all threads. What isn't sent yet stays on this machine's disk."""
         with self._changed:
             self._stop.set()
             self._changed.notify()
@@ -317,7 +316,6 @@ class RemoteSnapshots:
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """While a snapshot is fetched: the number of bytes so far, and in total."""
         return None if self._fetch is None or self._over else self._fetch.progress
 
     @property
@@ -326,7 +324,6 @@ class RemoteSnapshots:
         return self._fruitless < FRUITLESS_MAX
 
     def begun(self, local: LocalCheckpoint | None) -> None:
-        """The task has begun at this commit."""
         came, fetch = self._came, self._fetch
         self._fetch = self._came = None
         if fetch is not None:
@@ -349,7 +346,6 @@ class RemoteSnapshots:
         self._histories += 1
 
     def taken(self, snapshot: Snapshot) -> None:
-        """Send a snapshot, when it is its turn."""
         name, local = snapshot.folder.name, snapshot.local
         self.pending.add(name)
 
@@ -363,7 +359,6 @@ class RemoteSnapshots:
         self._depot.send(Job((self._folder, "snapshot"), steps, self._warn, dropped))
 
     def learned(self) -> bool:
-        """Take in notes since the last call; False if there were none."""
         news = False
         while self._notes:
             self._notes.popleft()()

@@ -35,7 +35,6 @@ class Disk:
         return FolderLock(folder)
 
     def open(self, folder: Path) -> Database:
-        """Open the database in a folder, creating an empty one if needed; raises ``StateCorruptError``."""
         return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
@@ -43,15 +42,12 @@ class Disk:
         return stand_in_for(folder)
 
     def discard(self, folder: Path) -> None:
-        """Delete a folder, if it exists."""
         discard(folder)
 
     def discard_abandoned(self, folder: Path) -> None:
-        """Throw away the stand-ins of this folder that no life has open."""
         discard_abandoned(folder)
 
     def discard_drafts(self, snapshots: Path) -> None:
-        """Throw away snapshots that were left half made."""
         discard_drafts(snapshots)
 
     def snapshots(self, folder: Path) -> list[Path]:
@@ -59,7 +55,6 @@ class Disk:
         return sorted(folder.glob("[0-9]*-*-*"))
 
     def restore(self, snapshot: Path, folder: Path) -> None:
-        """Put a snapshot in the place of the local state."""
         restore_snapshot(snapshot, folder)
 
     def set_aside(self, snapshot: Path) -> None:
@@ -70,7 +65,6 @@ class Disk:
             snapshot.rename(aside)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file durably and atomically."""
         replace_file(path, data)
 
     def open_copy(self, folder: Path) -> Database:
@@ -85,7 +79,6 @@ class Disk:
             raise StorageError(f"snapshot {snapshot} can't be read: {error}") from error
 
     def begin_draft(self, snapshot: Path) -> None:
-        """Begin to make a snapshot of files that come one by one."""
         draft = draft_of(snapshot)
         discard(draft)
         try:
@@ -106,7 +99,6 @@ class Disk:
             raise _unwritable(snapshot, error) from error
 
     def complete_draft(self, snapshot: Path) -> None:
-        """Turn a draft into a snapshot after all its files have arrived."""
         try:
             draft_of(snapshot).rename(snapshot)
             sync_folder(snapshot.parent)
@@ -150,7 +142,6 @@ class Snapshot:
 
     @classmethod
     def at(cls, path: Path) -> Snapshot:
-        """The snapshot in this folder."""
         offset, generation, version = path.name.split("-", 2)
         return cls(path, LocalCheckpoint(int(offset), int(generation), int(version)))
 

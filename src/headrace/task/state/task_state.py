@@ -97,7 +97,6 @@ class TaskState:
 
     @property
     def fetching(self) -> tuple[int, int] | None:
-        """While a snapshot is fetched: the number of bytes so far, and in total."""
         return None if self._remote is None else self._remote.progress
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
@@ -203,7 +202,6 @@ class TaskState:
 
     @property
     def has_snapshot(self) -> bool:
-        """There is a snapshot to begin from, or there may be one."""
         return bool(self._snapshots()) or (self._remote is not None and self._remote.may_have)
 
     def _throw_away(self) -> None:
@@ -222,7 +220,6 @@ class TaskState:
         return None if data is None else LocalCheckpoint.decode(data)
 
     def changes(self, version: int) -> Iterator[Change]:
-        """The changes that belong to the commit of this version. Raises ``DataError`` if one can't be written."""
         for id_, store in self._stores.items():
             try:
                 changes = store.take_changes(version)
@@ -287,7 +284,6 @@ class TaskState:
         return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
 
     def learned(self) -> Offset | None:
-        """Learn which snapshots have arrived in the store; returns where the changelog may be trimmed to now."""
         if self._remote is None or not self._remote.learned():
             return None
         return self._remote.trimmable()
@@ -303,7 +299,6 @@ class TaskState:
 
     @contextmanager
     def donated(self, folder: Path) -> Iterator[Database]:
-        """The database in a folder of a savepoint, for reading."""
         database = self._disk.open_copy(folder)
         try:
             yield database
@@ -331,11 +326,9 @@ class TaskState:
                 self.forget()
 
     def forget(self) -> None:
-        """Drop what is held: it never happened."""
         self._held.clear()
 
     def apply(self, local: LocalCheckpoint | None) -> None:
-        """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
             store = self._stores.get(change.store)
             if store is None and self._is_dropped(change.store):
@@ -396,7 +389,6 @@ class TaskState:
             pin.close()
 
     def entries(self) -> int:
-        """How many entries all stores hold, roughly."""
         return sum(store.entries() for store in self._stores.values())
 
     def size(self) -> int | None:
@@ -410,7 +402,6 @@ class TaskState:
                 self._database.verify()
 
     def close(self) -> None:
-        """Release the folder."""
         self._readable = False
         if self._database is not None:
             self._database.close()
