@@ -38,8 +38,6 @@ _DENIED = (
     "PermissionDenied", "Unauthenticated", "lacked the necessary privileges", "lacked valid authentication",
     "no credentials found", "NoSuchBucket",
 )  # fmt: skip
-_TEXT_MAX = 400
-_ROWS_SHOWN = "Preview of invalid data"
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|↳|\s\d+: <unknown>.*", re.DOTALL)
 
 
@@ -70,8 +68,7 @@ class DeltaClient:
         except StreamNotFoundError:
             return None
         with self._translating():
-            columns = dict(pl.Schema(table.schema().to_arrow()))
-            return Shape(columns, tuple(table.metadata().partition_columns))
+            return Shape(_columns(table), tuple(table.metadata().partition_columns))
 
     def create(self, columns: Mapping[str, pl.DataType], partition_by: Sequence[str]) -> None:
         """Create the table. Does nothing if another program has created it meanwhile."""
@@ -102,8 +99,7 @@ class DeltaClient:
         with self._translating():
             if self._has(table, writer, version):
                 return
-            columns = dict(pl.Schema(table.schema().to_arrow()))
-            data = fitted(rows, columns, self._where)
+            data = fitted(rows, _columns(table), self._where)
             position = CommitProperties(app_transactions=[Transaction(writer, version)])
             try:
                 write_deltalake(table, data, mode="append", commit_properties=position)
@@ -145,8 +141,7 @@ class DeltaClient:
         return table
 
     def _keep(self, table: DeltaTable) -> None:
-        stamp = None if self._folder is None else system.stamp(self._folder, table.version())
-        self._loaded = (table, stamp)
+        self._loaded = table, None if self._folder is None else system.stamp(self._folder, table.version())
 
     def _sync(self, table: DeltaTable) -> None:
         if self._folder is not None:
@@ -184,7 +179,7 @@ class DeltaClient:
 
     def _translated(self, error: Exception) -> HeadraceError:
         full = " ".join(_NOISE.sub(" ", str(error)).split())
-        text = self._storage.clean(full.partition(_ROWS_SHOWN)[0].strip())[:_TEXT_MAX]
+        text = self._storage.clean(full.partition("Preview of invalid data")[0].strip())[:400]
         where = f"{self._where}: {text}"
         if isinstance(error, TableNotFoundError):
             return StreamNotFoundError(f"{self._where} doesn't exist", hint="start the app again to create it")
@@ -196,10 +191,8 @@ class DeltaClient:
         if isinstance(error, DeltaProtocolError):
             return DeclarationError(where, hint="the table has a feature that deltalake can't write; use another table")
         if "Invalid data found" in full:
-            return DataError(
-                where,
-                hint="rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint",
-            )
+            hint = "rows violate NOT NULL or a constraint of the table: filter such rows, or drop the constraint"
+            return DataError(where, hint=hint)
         if isinstance(error, SchemaMismatchError):
             return DeclarationError(where, hint="the output and the table must have the same columns")
         if self._folder is not None:
@@ -207,10 +200,13 @@ class DeltaClient:
                 return StorageError(where, hint="free up disk space, or check who owns the folder")
             return InfrastructureError(where, hint="check whether deltalake's DeltaTable(path) can read it")
         if any(sign in full for sign in _DENIED):
-            return InfrastructureError(
-                where, hint="check the bucket, storage_options, and the credentials in the environment"
-            )
+            hint = "check the bucket, storage_options, and the credentials in the environment"
+            return InfrastructureError(where, hint=hint)
         return UnavailableError(where, hint="check storage_options, and that this machine can reach the store")
+
+
+def _columns(table: DeltaTable) -> dict[str, pl.DataType]:
+    return dict(pl.Schema(table.schema().to_arrow()))
 
 
 def _position(table: DeltaTable, writer: str) -> int:

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -58,8 +58,6 @@ _PARTITIONING = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Boolean, pl.String, p
 _TIME_MAX = {"ms": 8_150_000_000_000_000, "us": 8_150_000_000_000_000_000, "ns": 2**63 - 1}
 """Times have to be this near to 1970: no calendar of the libraries in between goes further."""
 
-_READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
-
 
 def stored_columns(columns: Mapping[str, pl.DataType], partition_by: Sequence[str] = ()) -> dict[str, pl.DataType]:
     """The columns in a Delta table, as types of Polars. Raises ``DeclarationError`` for what Delta can't have."""
@@ -98,7 +96,7 @@ def stored_rows(rows: pl.DataFrame, partition_by: Sequence[str] = ()) -> pl.Data
     stored = rows.cast({name: dtype for name, dtype in wanted.items() if rows.schema[name] != dtype})
     for name in partition_by:
         if wanted.get(name) == pl.String:
-            lost = stored[name].is_in(_READ_AS_NULL).fill_null(value=False)
+            lost = stored[name].is_in(("", "__HIVE_DEFAULT_PARTITION__")).fill_null(value=False)
             hint = "replace it with null or with other text before the output"
             _refuse(lost, name, "is text that readers take for null in a partition column", hint)
     return stored
@@ -142,8 +140,7 @@ def _stored(column: str, dtype: pl.DataType) -> pl.DataType:
         case pl.List() | pl.Array():
             return pl.List(_stored(column, instantiate(dtype.inner, column)))
         case pl.Struct():
-            fields = [(field.name, _stored(column, instantiate(field.dtype, column))) for field in dtype.fields]
-            return pl.Struct(dict(fields))
+            return pl.Struct({one.name: _stored(column, instantiate(one.dtype, column)) for one in dtype.fields})
         case pl.Datetime() if dtype.time_unit != "ns":
             return pl.Datetime("us", "UTC" if dtype.time_zone else None)
         case pl.Datetime():
@@ -163,9 +160,6 @@ def _stored(column: str, dtype: pl.DataType) -> pl.DataType:
 def _refuse(rows: pl.Series, column: str, what: str, hint: str) -> None:
     if count := rows.sum():
         raise DataError(f"column {column!r} of {count} rows {what}", hint=hint)
-
-
-_OPTIONS = ("path", "partition_by", "create", "new_columns", "storage")
 
 
 @dataclass(frozen=True)
@@ -264,8 +258,9 @@ class _DeltaAdmin(WriteOnlyAdmin):
             return Creation(partitions, new=True)
         added = () if stored is None else self._missing(shape, stored)
         if shape.partition_by != system.partition_by:
+            theirs, ours = (", ".join(names) or "nothing" for names in (shape.partition_by, system.partition_by))
             raise DeclarationError(
-                f"{self._what} is partitioned by {_listed(shape.partition_by)}, not by {_listed(system.partition_by)}",
+                f"{self._what} is partitioned by {theirs}, not by {ours}",
                 hint="set partition_by= to the table's partition columns, or write to another table",
             )
         return Creation(partitions, added=added)
@@ -293,12 +288,8 @@ def _refused(what: str) -> UsageError:
     return UsageError(what, hint="a Delta table is an output only; export it to files to read it")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nothing"
-
-
 def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
-    check_option_names(name, "delta", options, _OPTIONS, "path")
+    check_option_names(name, "delta", options, (one.name for one in fields(DeltaSystem)), "path")
     given = dict(options)
     given["partition_by"] = tuple(given.get("partition_by", ()))
     storage = given.get("storage", SecretOptions())
@@ -308,8 +299,6 @@ def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
 
 # -- local -------------------------------------------------------------------------------------------
 LOG = "_delta_log"
-_RECENT_S = 300
-_UNUSABLE = "[]\\^|"
 
 Stamp = tuple[int, int, int]
 
@@ -317,7 +306,7 @@ Stamp = tuple[int, int, int]
 def check_folder(folder: Path) -> None:
     """Raise ``DeclarationError`` for a name that deltalake misreads or refuses."""
     name = str(folder)
-    wrong = [char for char in name if char in _UNUSABLE or ord(char) < 32]
+    wrong = [char for char in name if char in "[]\\^|" or ord(char) < 32]
     if wrong or unquote(name) != name:
         found = repr(wrong[0]) if wrong else "a % with two digits"
         raise DeclarationError(
@@ -378,7 +367,7 @@ def sync_commit(folder: Path, version: int) -> None:
 
 def sync_recent(folder: Path, version: int, writer: str) -> None:
     """Make the recent commits of a writer durable, up to this one, because a dead process may not have done so."""
-    while (found := stamp(folder, version)) is not None and time.time() - found[1] / 1e9 < _RECENT_S:
+    while (found := stamp(folder, version)) is not None and time.time() - found[1] / 1e9 < 300:
         actions = _actions(folder, version)
         if any(action.get("txn", {}).get("appId") == writer for action in actions):
             sync_commit(folder, version)
@@ -401,5 +390,4 @@ def _entry(folder: Path, version: int) -> Path:
 
 
 def _actions(folder: Path, version: int) -> list[dict[str, Any]]:
-    lines = _entry(folder, version).read_bytes().splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
+    return [json.loads(line) for line in _entry(folder, version).read_bytes().splitlines() if line.strip()]

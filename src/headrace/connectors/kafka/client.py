@@ -254,11 +254,8 @@ def _open(
         return KafkaClient(make(options), settings.brokers, troubles)
     except (KafkaException, ValueError, TypeError) as error:
         what = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        gone = [
-            f"; there is no {value}"
-            for name, value in given.items()
-            if name in what and name.endswith(".location") and not Path(value).exists()
-        ]
+        files = [value for name, value in given.items() if name in what and name.endswith(".location")]
+        gone = [f"; there is no {file}" for file in files if not Path(file).exists()]
         raise DeclarationError(
             f"Kafka at {settings.brokers}: librdkafka can't use these options: {secret.clean(what)}{''.join(gone)}",
             hint="correct options= of hr.io.kafka; librdkafka's CONFIGURATION.md lists their names",
@@ -267,14 +264,10 @@ def _open(
 
 def resolved(settings: KafkaSettings) -> tuple[dict[str, str], SecretOptions]:
     """The user's options with the values of secrets; and the secrets, to keep them out of messages."""
-    values: dict[str, str] = {}
-    secret: dict[str, str] = {}
-    for name, value in settings.client:
-        if isinstance(value, SecretPlace):
-            secret[name] = values[name] = value.read(os.environ)
-        else:
-            values[name] = value
-    return values, SecretOptions.of(secret)
+    places = {name: value for name, value in settings.client if isinstance(value, SecretPlace)}
+    secret = {name: place.read(os.environ) for name, place in places.items()}
+    plain = {name: value for name, value in settings.client if not isinstance(value, SecretPlace)}
+    return {**plain, **secret}, SecretOptions.of(secret)
 
 
 def _tokens(function: str) -> Callable[[str], tuple[str, float]]:

@@ -80,9 +80,8 @@ class RecordSource(FetchSource):
             raise _beyond_the_end(self._topic, feed.partition, feed.fetched_to, high)
         if not self._skip_lost:
             raise _lost_records(self._topic, feed.partition, feed.fetched_to, low)
-        _log.warning(
-            "records were deleted before they were read", topic=self._topic, partition=feed.partition, first=low
-        )
+        said = "records were deleted before they were read"
+        _log.warning(said, topic=self._topic, partition=feed.partition, first=low)
         return FetchedRecords([], [], low, lost=low - feed.fetched_to)
 
     @override
@@ -176,9 +175,8 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
     @override
     def register(self, ssp: SSP, position: Position) -> None:
         if not 0 <= ssp.partition < self._partitions:
-            raise StreamNotFoundError(
-                f"{ssp}: the topic {self._options.topic!r} has partitions 0 to {self._partitions - 1}"
-            )
+            topic = self._options.topic
+            raise StreamNotFoundError(f"{ssp}: the topic {topic!r} has partitions 0 to {self._partitions - 1}")
         self.unregister(ssp)
         end = None if self._options.end is None else self._options.end.offsets.get(ssp.partition)
         reading = _RecordReading(ssp, end=end)
@@ -335,9 +333,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         if known is None:
             self._look_for_ends()
             known = self._ends.get(feed.partition)
-        if known is None or reading.end is None:
-            return known
-        return min(known, reading.end)
+        return known if known is None or reading.end is None else min(known, reading.end)
 
     def _look_for_ends(self) -> None:
         if self._asking and all(answer.done() for answer in self._asking.values()):
@@ -404,9 +400,8 @@ class KafkaAdmin(UnwatchedAdmin):
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
-        raise self._refused(
-            "is an input, so Headrace doesn't add partitions to it", "use kafka-topics.sh --alter --partitions"
-        )
+        hint = "use kafka-topics.sh --alter --partitions"
+        raise self._refused("is an input, so Headrace doesn't add partitions to it", hint)
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -486,8 +481,7 @@ class KafkaSystem(RowSystem):
         client = open_consumer(options.settings, "headrace", uncommitted=options.uncommitted)
         by_time = options.end is not None and options.end.time_ms is not None
         wanted = WantedFields(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
-        source = RecordSource(options, wanted, self._topics, topic)
-        fetching = FetchThread(client, f"kafka-{options.topic}", source)
+        fetching = FetchThread(client, f"kafka-{options.topic}", RecordSource(options, wanted, self._topics, topic))
         return KafkaConsumer(options, topic.partitions, self._topics, fetching, rows, self.clock)
 
     @override
@@ -501,11 +495,9 @@ class KafkaSystem(RowSystem):
         if not contents:  # the contents of these records are unknown, so they are only counted or shown unchanged
             format = open_format(BYTES)
             contents = format.columns() or {}
-        keys = []
-        for name, what in about.items():
-            dtype = key_dtype(key_format) if columns is None else columns.get(name)
-            if what == "key" and dtype is not None:
-                keys.append(KeyColumn(name, key_format, dtype))
+        of_keys = [name for name, what in about.items() if what == "key"]
+        types = {name: key_dtype(key_format) if columns is None else columns.get(name) for name in of_keys}
+        keys = [KeyColumn(name, key_format, dtype) for name, dtype in types.items() if dtype is not None]
         return RecordRows(format.decoder(contents), about, keys)
 
     def _columns(self) -> Columns | None:

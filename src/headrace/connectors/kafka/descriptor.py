@@ -52,10 +52,8 @@ class Kafka:
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         columns = self.options.record_columns
-        about = {
-            name: self._key_type(name, schema) if what == "key" else RECORD_COLUMNS[what]
-            for name, what in columns.items()
-        }
+        about = {name: RECORD_COLUMNS[what] for name, what in columns.items()}
+        about |= {name: self._key_type(name, schema) for name, what in columns.items() if what == "key"}
         return input_schema(self.options.topic or "of this input", "Kafka", self.options.format, about, columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:

@@ -117,8 +117,7 @@ class WantedFields:
 def _fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRecords:
     """Records of one partition that follow one another, none of them an error."""
     first, last = messages[0].offset(), messages[-1].offset()
-    assert first is not None
-    assert last is not None
+    assert first is not None and last is not None
     dense = last - first + 1 == len(messages)
     fetched = FetchedRecords(
         range(first, last + 1) if dense else [offset or 0 for offset in map(Message.offset, messages)],

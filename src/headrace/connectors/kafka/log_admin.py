@@ -88,17 +88,11 @@ def append(
     return tuple(offsets[partition] for partition in range(partitions))
 
 
-END_KEY = b"headrace-end"  # for people who look at the topic; nothing is decided by it
-
-
 def mark_ends(options: LogOptions, stream: str, partitions: int) -> tuple[Offset, ...]:
-    producer = open_plain_producer(options.settings)
-    return append(producer, "seal the stream again", options.topic(stream), partitions, None, END_KEY)
+    producer, key = open_plain_producer(options.settings), b"headrace-end"  # the key is for people
+    return append(producer, "seal the stream again", options.topic(stream), partitions, None, key)
 
 
-_GROUP = "headrace"
-_RECORDS = 1000
-_POLL_S = 0.1
 _USUAL = {"fetch.wait.max.ms": "100", "fetch.error.backoff.ms": "50", "queued.max.messages.kbytes": "4096"}
 
 
@@ -143,7 +137,7 @@ class Metadata:
     # -- the topic; the lock is held ---------------------------------------------------------------------
 
     def _open(self) -> KafkaClient[Consumer]:
-        found = open_consumer(self._options.settings.tuned(_USUAL), _GROUP, uncommitted=True)
+        found = open_consumer(self._options.settings.tuned(_USUAL), "headrace", uncommitted=True)
         found.raw.assign([TopicPartition(self._topic, 0, self._position)])
         self._consumer = found
         return found
@@ -170,7 +164,7 @@ class Metadata:
                     f"the topic {self._topic!r} can't be read beyond offset {self._position} of {end}",
                     hint="check the broker; Headrace tries again",
                 )
-            for message, error in zip(*consumer.received(_POLL_S, _RECORDS), strict=True):
+            for message, error in zip(*consumer.received(0.1, 1000), strict=True):
                 self._take(consumer, message, error)
 
     def _take(self, consumer: KafkaClient[Consumer], message: Message, error: KafkaError | None) -> None:
@@ -282,8 +276,7 @@ class KafkaLogAdmin(Admin):
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
         entry, partitions = self._require(stream)
-        more = new_columns(entry.info, columns)
-        if more:
+        if more := new_columns(entry.info, columns):
             entry = self._metadata.order(addition(stream, more))
             new_columns(entry.info, columns)  # another one may have added them with other types
         return replace(entry.info, partitions=partitions)
@@ -295,10 +288,8 @@ class KafkaLogAdmin(Admin):
         if partitions > found:
             entry.require_open()
             self._topics.grow(self._options.topic(stream), partitions)
-        info = self.describe(stream)
-        if info is None:
-            raise self._gone(stream)
-        return info
+            entry, found = self._require(stream)
+        return replace(entry.info, partitions=found)
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
@@ -341,8 +332,7 @@ class KafkaLogAdmin(Admin):
             return
         if not entry.sealing:
             self._metadata.order(StreamOrder("sealing", stream))
-        ends = mark_ends(self._options, stream, partitions)
-        self._metadata.order(StreamOrder("sealed", stream, ends=ends))
+        self._metadata.order(StreamOrder("sealed", stream, ends=mark_ends(self._options, stream, partitions)))
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
@@ -354,8 +344,7 @@ class KafkaLogAdmin(Admin):
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        topic = self._options.topic(ssp.stream.name)
-        self._groups.report(self._group(group), topic, ssp.partition, position)
+        self._groups.report(self._group(group), self._options.topic(ssp.stream.name), ssp.partition, position)
 
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:

@@ -67,11 +67,11 @@ class _WrittenPartition:
     error: KafkaError | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
         if error is not None:
             self.error = self.error or error
-            return
-        offset = message.offset()
-        self.offsets.append(-1 if offset is None else offset)
+        else:
+            self.offsets.append(-1 if offset is None else offset)
 
 
 class _KafkaLogProducer(Producer):
@@ -199,14 +199,13 @@ class _KafkaLogProducer(Producer):
 
     def _open(self, stream: str, partition: int) -> _WrittenPartition:
         topic = self._options.topic(stream)
-        entry = self._metadata.refresh().require(stream)
+        self._metadata.refresh().require(stream)
         partitions = self._topics.find(topic) or 0
         if not 0 <= partition < partitions:
             raise StreamNotFoundError(f"stream {stream!r} has partitions 0 to {partitions - 1}, not {partition}")
         # The order matters: if the stream isn't being sealed after its end was read, no mark is before that end.
         end = self._topics.upcoming(topic, [partition])[partition]
-        entry = self._metadata.refresh().require(stream)
-        entry.require_open()
+        self._metadata.refresh().require(stream).require_open()
         client = self._open_client()
         with client.translating(f"looking for topic {topic!r}"):  # it refuses partitions that it doesn't know
             found = client.raw.list_topics(topic, timeout=_SEAL_S).topics[topic]
@@ -288,10 +287,8 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
         if reading is not None and reading.feed is not None and reading.feed.sound and reading.position == position:
             return
         extent = self._admin.extent(ssp)
-        if isinstance(position, Edge):
-            start = extent.oldest if position is Edge.OLDEST else extent.upcoming
-        else:
-            start = position
+        edges = {Edge.OLDEST: extent.oldest, Edge.UPCOMING: extent.upcoming}
+        start = edges[position] if isinstance(position, Edge) else position
         check_within(ssp, start, Extent(extent.oldest, extent.upcoming))
         self.unregister(ssp)
         self._readings[ssp] = _LogReading(
@@ -362,17 +359,14 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
             self._fetching.signal()
             return
         reading.asked_s = now
-        entry = self._metadata.refresh().require(reading.ssp.stream.name)
-        reading.end = entry.end(reading.ssp.partition)
-        if reading.end is None:
-            self._fetching.signal()
+        reading.end = self._metadata.refresh().require(reading.ssp.stream.name).end(reading.ssp.partition)
+        if reading.end is not None and mark >= reading.end:
+            reading.position = reading.end
             return
-        if mark < reading.end:
+        if reading.end is not None:
             self._release(reading)
             reading.position = mark + 1
-            self._fetching.signal()
-        else:
-            reading.position = reading.end
+        self._fetching.signal()
 
     @override
     def fileno(self) -> int | None:

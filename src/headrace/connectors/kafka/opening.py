@@ -17,5 +17,4 @@ def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem | KafkaOutp
     with needing("confluent-kafka", "Kafka", "kafka"):
         from headrace.connectors.kafka.consumer import KafkaSystem
         from headrace.connectors.kafka.target import KafkaOutput
-    system = KafkaOutput if "output" in options else KafkaSystem
-    return system(TopicOptions.of(name, options))
+    return (KafkaOutput if "output" in options else KafkaSystem)(TopicOptions.of(name, options))

@@ -81,8 +81,7 @@ class RecordRows:
             values, unreadable = key.decode(records.keys)
             columns.append(values)
             wrong |= unreadable
-        whole = not bad and not decoded.skipped and not wrong
-        if whole:
+        if not (bad or decoded.skipped or wrong):
             return DecodedRecords(frame.with_columns(columns), None if records.dense else _numbers(records.offsets))
         out = np.zeros(len(records), dtype=bool)
         out[[*bad, *decoded.skipped]] = True
@@ -90,11 +89,9 @@ class RecordRows:
         misfits[list(wrong)] = True
         if misfits.any():
             frame = frame.filter(pl.Series(~misfits[~out]))
-        kept = ~(out | misfits)
-        skipped = set(decoded.skipped)
+        kept, skipped = ~(out | misfits), set(decoded.skipped)
         bad = {**{i: why for i, why in wrong.items() if i not in skipped}, **bad}
-        mask = pl.Series(kept)
-        frame = frame.with_columns(column.filter(mask) for column in columns)
+        frame = frame.with_columns(column.filter(pl.Series(kept)) for column in columns)
         plain = records.dense and not skipped
         return DecodedRecords(frame, None if plain else _numbers(records.offsets)[kept], sorted(bad.items()))
 
@@ -126,7 +123,6 @@ def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
 
 OVERHEAD = 512  # the most that a record has beyond its key, value and headers: Kafka's own, and our headers
 _PER_HEADER = 12
-_DATA = {"key": pl.Binary(), "value": pl.Binary()}
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
@@ -177,7 +173,7 @@ class RecordMaker:
         if roles.key is not None and contents.width > 1 and own is not None and (len(own) == 1 or roles.key not in own):
             contents = contents.drop(roles.key)  # a format of other columns, such as text, has the key beside it
         data: dict[str, object] = {"key": self._keys(rows), "value": self._format.encode(contents)}
-        records = pl.DataFrame(data, _DATA)
+        records = pl.DataFrame(data, {"key": pl.Binary(), "value": pl.Binary()})
         if roles.timestamp is not None:
             records = records.with_columns(timestamp=rows[roles.timestamp].dt.epoch("ms"))
         if roles.headers is not None:
@@ -237,9 +233,6 @@ def _sum(before: int, column: pl.Series) -> int:
     return zlib.crc32(data[starts[0] : starts[-1] + lengths[-1]].data, before)
 
 
-Header = tuple[str, bytes | None]
-
-
-def headers_of(column: pl.Series) -> Iterator[list[Header]]:
+def headers_of(column: pl.Series) -> Iterator[list[tuple[str, bytes | None]]]:
     for row in column.to_list():
         yield [(one["name"] or "", one["value"]) for one in row or ()]

@@ -43,7 +43,6 @@ Value = str | SecretPlace
 
 _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_PORT_MAX = 65_535
 
 OURS: Mapping[str, str] = {
     "bootstrap.servers": "brokers= names them",
@@ -88,7 +87,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "security.protocol": ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
     "sasl.mechanism": ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
 }
-_SAME = {"sasl.mechanisms": "sasl.mechanism"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +110,8 @@ class KafkaSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        client = {
-            name: SecretPlace.of(value) if isinstance(value, Mapping) else value
-            for name, value in options.get("client", {}).items()
-        }
+        given = options.get("client", {}).items()
+        client = {name: SecretPlace.of(value) if isinstance(value, Mapping) else value for name, value in given}
         return cls.checked(options.get("brokers"), client, options.get("oauth"))
 
     def tuned(self, usual: Mapping[str, str]) -> Self:
@@ -138,7 +134,7 @@ def _check_brokers(brokers: object) -> str:
     found = [one.strip() for one in brokers.split(",")]
     for one in found:
         match = _BROKER.fullmatch(one)
-        if not match or (match[3] is not None and not 0 < int(match[3][1:]) <= _PORT_MAX):
+        if not match or (match[3] is not None and not 0 < int(match[3][1:]) <= 65_535):
             raise DeclarationError(f"brokers={brokers!r}: {one!r} isn't the address of a broker", hint=example)
         if match[3] is None:
             raise DeclarationError(f"brokers={brokers!r}: {one!r} has no port", hint=f'write "{one}:9092"')
@@ -198,7 +194,7 @@ def _name(name: object) -> str:
         raise DeclarationError(f"options: {name} is a callback, which only Headrace can set", hint="leave it out")
     if "_" in name and "." not in name:
         raise DeclarationError(f"options: librdkafka has no option {name}", hint=f"write {name.replace('_', '.')!r}")
-    return _SAME.get(name, name)
+    return "sasl.mechanism" if name == "sasl.mechanisms" else name
 
 
 def _value(name: str, value: object) -> Value:
@@ -217,8 +213,7 @@ def _value(name: str, value: object) -> Value:
             f"options: the value of {name} is a {type(value).__name__}",
             hint="write a string, a number, True, False or a reference to a secret: hr.secret_env(name)",
         )
-    text = str(value)
-    choices = _CHOICES.get(name)
+    text, choices = str(value), _CHOICES.get(name)
     if choices is None:
         return text
     same = next((one for one in choices if one.lower() == text.lower()), None)
@@ -298,11 +293,10 @@ class TopicOptions:
     def json(self, names: Iterable[str]) -> dict[str, Any]:
         found = self.given(names)
         for name, value in found.items():
-            match value:
-                case FormatSpec():
-                    found[name] = value.under(f"{self.topic}-key").options()
-                case InputEnd():
-                    found[name] = value.options()
+            if isinstance(value, FormatSpec):
+                found[name] = value.under(f"{self.topic}-key").options()
+            elif isinstance(value, InputEnd):
+                found[name] = value.options()
         return found
 
     @classmethod
@@ -342,8 +336,6 @@ RECORD_BYTES = 64 << 20  # how large a record may be: a frame has up to 65,536 r
 
 # With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_REGISTRY = "_streams"
-_MARGIN = 4096  # what Kafka adds to a record, and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,13 +365,11 @@ class LogOptions:
                 hint="use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
             )
         if self.replication is not None and (type(self.replication) is not int or self.replication < 1):
-            raise DeclarationError(
-                f"replication={self.replication!r} isn't a number of replicas", hint="write a number such as 3"
-            )
+            said = f"replication={self.replication!r} isn't a number of replicas"
+            raise DeclarationError(said, hint="write a number such as 3")
         if type(self.record_bytes) is not int or self.record_bytes < 1 << 16:
-            raise DeclarationError(
-                f"record_bytes={self.record_bytes!r} is too small for a frame", hint="write at least 65536"
-            )
+            said = f"record_bytes={self.record_bytes!r} is too small for a frame"
+            raise DeclarationError(said, hint="write at least 65536")
 
     def options(self) -> dict[str, Any]:
         usual = type(self)(self.settings)
@@ -390,17 +380,14 @@ class LogOptions:
     @property
     def registry(self) -> str:
         """The topic that says which streams there are. No stream has its name: names of streams don't begin so."""
-        return f"{self.prefix}{_REGISTRY}"
+        return f"{self.prefix}_streams"
 
     def topic(self, stream: str) -> str:
         return f"{self.prefix}{check_id('stream', stream)}"
 
     def topic_settings(self) -> dict[str, str]:
-        return {
-            **_NEEDED,
-            "message.timestamp.type": "LogAppendTime",
-            "max.message.bytes": str(self.record_bytes + _MARGIN),
-        }
+        largest = str(self.record_bytes + 4096)  # with what Kafka adds to a record
+        return {**_NEEDED, "message.timestamp.type": "LogAppendTime", "max.message.bytes": largest}
 
 
 _NEEDED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}

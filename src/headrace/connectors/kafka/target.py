@@ -96,8 +96,7 @@ class Turns:
         self._threads.shutdown(cancel_futures=True)
 
 
-THREADS_MAX = 16
-ANSWER_S = 3.0
+THREADS_MAX, ANSWER_S = 16, 3.0
 LOOK_AGAIN_S = 30.0  # how long commits don't wait for a cluster that hasn't answered one of them
 
 
@@ -241,8 +240,7 @@ class _Writer:
                     session.open(machine.timeout_ms)
                     return machine.opened()
                 case Action.FIND | Action.LOOK:
-                    found = session.find(create=machine.floor < 0)
-                    return machine.read(found, self._clock.monotonic_ms())
+                    return machine.read(session.find(create=machine.floor < 0), self._clock.monotonic_ms())
                 case Action.SEND:
                     session.send(machine.progress(), self._rows)
                     return machine.sent()

@@ -195,9 +195,8 @@ class Topics:
         doing = f"looking for offsets of topic {topic!r}"
         found = {partition: int(answer.offset) for partition, answer in self._answers(doing, asked).items()}
         if any(offset < _NONE for offset in found.values()):
-            raise UnavailableError(
-                f"{doing}: the broker knows no offset yet", hint="check the broker; Headrace tries again"
-            )
+            hint = "check the broker; Headrace tries again"
+            raise UnavailableError(f"{doing}: the broker knows no offset yet", hint=hint)
         return found
 
     def _offsets(self, topic: str, partitions: Iterable[int], *specs: OffsetSpec) -> list[dict[int, Offset]]:
@@ -234,9 +233,8 @@ class Topics:
         if near:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
         elif names:
-            hint = "create it, or check the name and the cluster: this user sees " + (
-                f"{len(names)} others" if len(names) > _NEAR else ", ".join(map(repr, names))
-            )
+            others = f"{len(names)} others" if len(names) > _NEAR else ", ".join(map(repr, names))
+            hint = f"create it, or check the name and the cluster: this user sees {others}"
         else:
             hint = "create it, or check the cluster: this user sees no topics there"
         return StreamNotFoundError(f"there is no topic {topic!r} at {self._settings.brokers}", hint=hint)
@@ -336,12 +334,8 @@ class TopicLimits:
                 _log.debug("can't find out whether a topic has changed", topic=self.topic, why=error.message)
             else:
                 if self.known and found != self.partitions:
-                    _log.warning(
-                        "the topic's partition count has changed: from now on, keys go to other partitions",
-                        topic=self.topic,
-                        before=self.partitions,
-                        now=found,
-                    )
+                    said = "the topic's partition count has changed: from now on, keys go to other partitions"
+                    _log.warning(said, topic=self.topic, before=self.partitions, now=found)
                 self.partitions = found
                 self.record_bytes = int(settings.get("max.message.bytes", RECORD_BYTES))
             self._next_s = time.monotonic() + LIMITS_LOOK_S

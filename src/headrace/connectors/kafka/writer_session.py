@@ -125,14 +125,8 @@ def _queued(piece: pl.DataFrame, partitions: int, turn: int, own: list[tuple[str
     return zip(piece["key"].to_list(), piece["value"].to_list(), places, times, headers, strict=False)
 
 
-PREFIX = "headrace.progress."
-PARTITION = 0
-FORMAT = 1
+PREFIX, PARTITION, FORMAT = "headrace.progress.", 0, 1
 READ_S = 2.0  # how long one attempt to read the topic takes at most
-_CHARS_MAX = 249
-_AT_ONCE = 1000
-_WAIT_S = 0.05
-_FETCH_MS = "20"
 _SETTINGS: Final = {
     "cleanup.policy": "compact",
     # Only closed segments are compacted, and all that isn't is read by every writer that starts.
@@ -150,12 +144,11 @@ class _ProgressRecord(msgspec.Struct):
     by: str
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_ProgressRecord)
 
 
 def encode_progress(progress: Progress) -> bytes:
-    return _encoder.encode(_ProgressRecord(FORMAT, progress.version, progress.rows, progress.by))
+    return msgspec.json.encode(_ProgressRecord(FORMAT, progress.version, progress.rows, progress.by))
 
 
 def decode_progress(value: bytes, writer: str) -> Progress:
@@ -164,7 +157,7 @@ def decode_progress(value: bytes, writer: str) -> Progress:
 
 
 def progress_topic_of(app: str) -> str:
-    return (PREFIX + re.sub(r"[^a-zA-Z0-9._-]", "_", app))[:_CHARS_MAX]
+    return (PREFIX + re.sub(r"[^a-zA-Z0-9._-]", "_", app))[:249]
 
 
 class ProgressTopic:
@@ -174,7 +167,7 @@ class ProgressTopic:
         """``topics`` has to know the ends of partitions with open transactions."""
         self.name = name
         # At the end of a partition, a broker waits for more records before it answers that there are none.
-        self._settings = replace(settings, client=(*settings.client, ("fetch.wait.max.ms", _FETCH_MS)))
+        self._settings = replace(settings, client=(*settings.client, ("fetch.wait.max.ms", "20")))
         self._topics = topics
         self._lock = threading.Lock()
         self._checked = False
@@ -219,7 +212,7 @@ class ProgressTopic:
                         hint="check the brokers; Headrace tries again",
                     )
                 return None
-            for message, error in zip(*client.received(_WAIT_S, _AT_ONCE), strict=True):
+            for message, error in zip(*client.received(0.05, 1000), strict=True):
                 if error is None:
                     value = message.value() if message.key() == key else value
                 elif error.code() != KafkaError._PARTITION_EOF:
@@ -242,8 +235,7 @@ class ProgressTopic:
         self._topics.await_topic(self.name)
 
     def _check(self) -> None:
-        settings = self._topics.settings(self.name, hidden=True)
-        policy = settings.get("cleanup.policy", "compact")
+        policy = self._topics.settings(self.name, hidden=True).get("cleanup.policy", "compact")
         if policy != "compact":
             raise InfrastructureError(
                 f"topic {self.name!r} keeps the positions of writers, but has cleanup.policy={policy}, so Kafka would "
@@ -319,9 +311,7 @@ class WriterSession:
 
     def find(self, *, create: bool) -> Progress | None:
         """What the progress topic says of the writer; None if it is hidden. The topic is created only if asked for."""
-        if not self.progress.ensure(create=create):
-            return Progress()
-        return self.progress.read(self.writer)
+        return self.progress.read(self.writer) if self.progress.ensure(create=create) else Progress()
 
     def send(self, progress: Progress, pieces: Sequence[pl.DataFrame]) -> None:
         """Begin a transaction, send the records and then the progress, and wait until Kafka has them."""
@@ -335,8 +325,7 @@ class WriterSession:
         try:
             self._sender.send(client, progress.version, pieces, end_s)
             with client.translating(f"writing to topic {self.progress.name!r}"):
-                value = encode_progress(progress)
-                client.raw.produce(self.progress.name, value, self.writer.encode(), PARTITION)
+                client.raw.produce(self.progress.name, encode_progress(progress), self.writer.encode(), PARTITION)
             self._sender.flush(client, end_s)
             if self._undelivered is not None:  # the client's own calls only say that a record was refused
                 raise client.problem(self._undelivered, f"writing to topic {self.limits.topic!r}")

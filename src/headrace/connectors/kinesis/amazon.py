@@ -157,9 +157,8 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
     """What a failure of boto3 means that isn't an answer; None if it is about this call only."""
     kind = type(error).__name__
     if isinstance(error, botocore.exceptions.NoRegionError):
-        return InfrastructureError(
-            f"{where}: no region is configured", hint="set region=, or the variable AWS_DEFAULT_REGION"
-        )
+        hint = "set region=, or the variable AWS_DEFAULT_REGION"
+        return InfrastructureError(f"{where}: no region is configured", hint=hint)
     if isinstance(error, _NO_CREDENTIALS):
         return InfrastructureError(f"{where}: {call}: {kind}: boto3 finds no usable credentials", hint=CREDENTIALS_HINT)
     if isinstance(error, _NOT_ANSWERED):
@@ -173,12 +172,6 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_CONNECT_S = 3
-_ANSWER_S = 10
-_CONNECTIONS = 50
-_SHARDS_A_PAGE = 1000
-_PAGES = 100
-
 _THROTTLED = THROTTLED | {"KMSThrottlingException", "TooManyRequestsException"}
 _PASSES = PASSES | {"ExpiredNextTokenException", "ResourceInUseException"}
 _REFUSED = {"InvalidArgumentException", "ParamValidation", "SerializationException", "ValidationException"}
@@ -193,9 +186,7 @@ class BotoKinesis(KinesisApi):
         self._name = stream
         self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         try:
-            self._client = client_of(
-                "kinesis", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S, connections=_CONNECTIONS
-            )
+            self._client = client_of("kinesis", access, connect_s=3, answer_s=10, connections=50)
             return
         except (ValueError, *FAILURES) as error:
             problem = _problem(f"the stream {stream!r} of Kinesis", "connecting", error)
@@ -211,8 +202,8 @@ class BotoKinesis(KinesisApi):
     def shards(self) -> list[Shard]:
         found: list[Shard] = []
         which: dict[str, Any] = self._stream
-        for _ in range(_PAGES):
-            page = self._call("list_shards", which, MaxResults=_SHARDS_A_PAGE)
+        for _ in range(100):
+            page = self._call("list_shards", which, MaxResults=1000)
             found += map(_shard, page["Shards"])
             if not page.get("NextToken"):
                 return found
@@ -225,9 +216,8 @@ class BotoKinesis(KinesisApi):
             return self._iterator(shard, **_asked(position))
         except UsageError as error:
             if position.sequence is not None:
-                problem = TrimmedOffsetError(
-                    error.message, hint="the position belongs to an earlier stream of this name"
-                )
+                hint = "the position belongs to an earlier stream of this name"
+                problem = TrimmedOffsetError(error.message, hint=hint)
             elif position.time_ms is not None:  # later than Amazon's clock
                 return self._iterator(shard, ShardIteratorType="LATEST")
             else:
@@ -242,15 +232,7 @@ class BotoKinesis(KinesisApi):
         if after is None and not found.get("ChildShards") and not self._closed(shard):
             # A wrong reply, which Amazon's own library knows too: to believe it would be to lose records.
             raise UnavailableError(f"{self._where(shard)}: Kinesis says that the shard has ended, but lists it as open")
-        records = [
-            KinesisRecord(
-                int(record["SequenceNumber"]),
-                record["PartitionKey"],
-                record["Data"],
-                _ms(record["ApproximateArrivalTimestamp"]),
-            )
-            for record in found["Records"]
-        ]
+        records = list(map(_record, found["Records"]))
         return Page(records, None if after is None else f"{shard} {after}", found.get("MillisBehindLatest", 0))
 
     @override
@@ -280,9 +262,8 @@ class BotoKinesis(KinesisApi):
         self, name: str, which: Mapping[str, Any] | None = None, shard: str = "", **parameters: object
     ) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = getattr(self._client, name)(
-                **(self._stream if which is None else which), **parameters
-            )
+            asked = self._stream if which is None else which
+            answer: dict[str, Any] = getattr(self._client, name)(**asked, **parameters)
             return answer
         except FAILURES as error:
             problem = _problem(self._where(shard), name, error, self._client.meta.endpoint_url)
@@ -294,8 +275,8 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
         return problem
     answer = answer_of(error)
     if answer is None:
-        known = local_problem(where, call, "Kinesis", error, endpoint)
-        return known or InfrastructureError(f"{where}: {call}: {type(error).__name__}: {error}")
+        other = InfrastructureError(f"{where}: {call}: {type(error).__name__}: {error}")
+        return local_problem(where, call, "Kinesis", error, endpoint) or other
     code, status = answer
     text = error.response.get("Error", {}).get("Message", "") if code in _QUOTED or code.startswith("KMS") else ""
     said = f"{where}: {call}: {code}{': ' if text else ''}{text}"
@@ -320,8 +301,12 @@ def _asked(position: Position) -> dict[str, object]:
         return {"ShardIteratorType": kind, "StartingSequenceNumber": str(position.sequence)}
     if position.time_ms is None:
         return {"ShardIteratorType": "TRIM_HORIZON"}
-    moment = _EPOCH + timedelta(milliseconds=position.time_ms)
-    return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": moment}
+    return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": _EPOCH + timedelta(milliseconds=position.time_ms)}
+
+
+def _record(found: Mapping[str, Any]) -> KinesisRecord:
+    arrived_ms = _ms(found["ApproximateArrivalTimestamp"])
+    return KinesisRecord(int(found["SequenceNumber"]), found["PartitionKey"], found["Data"], arrived_ms)
 
 
 def _shard(found: Mapping[str, Any]) -> Shard:

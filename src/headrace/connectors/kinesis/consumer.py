@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.rows.formats import Decoded, Decoder
-from headrace.systems.base import BadRecord, Edge, Polled, Position, Reading, RegisteringConsumer, Rows, Unread
+from headrace.systems.base import BadRecord, Edge, Polled, Position, Reading, RegisteringConsumer, Rows
 from headrace.systems.slot_reports import Shards, SlotOrders
 from headrace.systems.slots import SlotConsumer
 from headrace.systems.startpoints import MOMENTS, is_moment
@@ -94,10 +94,8 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         if not 0 <= ssp.partition < self._slots:
             raise StreamNotFoundError(f"{ssp}: the stream has slots 0 to {self._slots - 1}")
         self.unregister(ssp)
-        count = 0 if isinstance(position, Edge) else position
-        moment = moment_of(count)
-        if moment is not None:
-            count = 0
+        moment = None if isinstance(position, Edge) else moment_of(position)
+        count = 0 if isinstance(position, Edge) or moment is not None else position
         self._readings[ssp] = _SlotReading(ssp, count, slot=Slot({}, moment), moment=moment)
 
     @override
@@ -165,21 +163,20 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
             if feed.finished:
                 slot.finished(feed.shard)
                 self._fetching.end(reading.feeds.pop(feed.shard))
-                yield self._rows(reading, shard=feed.shard)
+                yield self._rows(reading, feed.shard)
 
     def _taken(self, reading: _SlotReading, max_bytes: int) -> list[tuple[Feed, Fetched | None]]:
         """What is handed out of each feed: a fair share of ``max_bytes``. The first in turn is the last next time."""
         taken: list[tuple[Feed, Fetched | None]] = []
         with self._fetching.emptying():
-            ready = [
-                feed for feed in reading.feeds.values() if feed.buffer or feed.ended or feed.shard in reading.unread
-            ]
+            feeds, unread = reading.feeds.values(), reading.unread
+            ready = [feed for feed in feeds if feed.buffer or feed.ended or feed.shard in unread]
             room, share = max_bytes, max_bytes // max(1, len(ready))
             for feed in ready:
                 if room <= 0:
                     break
                 before = feed.buffer.bytes
-                records = reading.unread.pop(feed.shard, None)
+                records = unread.pop(feed.shard, None)
                 if records is None and feed.buffer:
                     records = feed.buffer.take(share)
                 room -= before - feed.buffer.bytes
@@ -195,9 +192,8 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         except HeadraceError as error:
             if not error.retry:
                 raise
-            self._throttle.warning(
-                "records can't be decoded yet; waiting", stream=self._stream, shard=shard, why=error.message
-            )
+            said = "records can't be decoded yet; waiting"
+            self._throttle.warning(said, stream=self._stream, shard=shard, why=error.message)
             return None
 
     def _made(self, reading: _SlotReading, shard: str, records: Fetched, decoded: Decoded) -> Rows:
@@ -207,22 +203,14 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
             BadRecord(ssp, first + i, f"{place}, record {records.sequences[i]}: {why}", records.data[i])
             for i, why in decoded.bad
         ]
-        return self._rows(reading, decoded.frame, bad, place, shard, records.unread)
+        reading.position += decoded.frame.height + len(bad)
+        shards, holding, unread = reading.slot.said(), reading.slot.holding, records.unread
+        return Rows(ssp, decoded.frame, first, reading.position, bad, place, shard, shards, holding, unread=unread)
 
-    def _rows(
-        self,
-        reading: _SlotReading,
-        frame: pl.DataFrame | None = None,
-        bad: Sequence[BadRecord] = (),
-        place: str = "",
-        shard: str = "",
-        unread: Sequence[Unread] = (),
-    ) -> Rows:
-        first, slot = reading.position, reading.slot
-        frame = pl.DataFrame() if frame is None else frame
-        reading.position += frame.height + len(bad)
-        shards, holding = slot.said(), slot.holding
-        return Rows(reading.ssp, frame, first, reading.position, bad, place, shard, shards, holding, unread=unread)
+    def _rows(self, reading: _SlotReading, shard: str = "") -> Rows:
+        position, slot = reading.position, reading.slot
+        shards = slot.said()
+        return Rows(reading.ssp, pl.DataFrame(), position, position, (), "", shard, shards, slot.holding)
 
     @override
     def fileno(self) -> int | None:

@@ -118,8 +118,7 @@ class Holdings:
 
 
 PATIENCE_MS = 30_000  # how long a giver may take to come as far in event time as the taker
-FIRST_PAUSE_MS = 60_000
-LONGEST_PAUSE_MS = 960_000
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 60_000, 960_000
 Give = Callable[[int, str, ShardOrder], None]  # gives a slot an order about a shard
 
 
@@ -224,8 +223,7 @@ class Arrivals:
                 assert state is not None and state.to is not None
                 arrived = holdings.arrived(shard, state)
                 if arrived:
-                    version = holdings.reports[state.to].version
-                    now[shard, giver] = self._versions.get((shard, giver), version)
+                    now[shard, giver] = self._versions.get((shard, giver), holdings.reports[state.to].version)
                 if shard in jumping:
                     continue
                 if not arrived:
@@ -281,9 +279,8 @@ class Beginnings:
     def followed(self, shard: str) -> bool:
         """Whether all shards that come from this one are held, or are over. One that is listed may get some."""
         children = self._tree.children(shard)
-        return all(child in self._held or self.over(child) for child in children) and (
-            bool(children) or shard not in self._tree
-        )
+        known = bool(children) or shard not in self._tree
+        return known and all(child in self._held or self.over(child) for child in children)
 
     def _out_of_the_way(self, parent: str) -> bool:
         return self._holdings.ended_in(parent) is not None or self.over(parent) or self._lost(parent)
@@ -366,8 +363,7 @@ class Dealing:
         self._jumps = {shard: jump for shard, jump in self._jumps.items() if holdings.furthest(shard) == jump.seen}
         for shard, jump in self._jumps.items():
             order = END if jump.to.phase is Phase.DONE else skip_to(jump.to.position)
-            leaving = [slot for slot, _ in holdings.leaving(shard)]
-            for slot in [*holdings.slots(shard, Phase.READING), *leaving]:
+            for slot in [*holdings.slots(shard, Phase.READING), *(slot for slot, _ in holdings.leaving(shard))]:
                 orders.give_first(slot, shard, order)
         self._arrivals.hand_over(holdings, orders, self._jumps)
         self._moves.go_on(holdings, orders.give, now_ms)
@@ -412,17 +408,13 @@ class _Orders:
 
     def texts(self, *, sure: bool) -> list[SlotOrders | None]:
         """The orders for each slot; None for a slot without orders, unless the list is current (``sure``)."""
-        return [
-            {shard: str(order) for shard, order in orders.items()} if orders or sure else None
-            for orders in self._orders
-        ]
+        texts = [{shard: str(order) for shard, order in orders.items()} for orders in self._orders]
+        return [orders if orders or sure else None for orders in texts]
 
 
 def _later(before: SlotReport | None, now: SlotReport | None) -> SlotReport | None:
     """The report that counts: an earlier generation has nothing more to say, and silence changes nothing."""
-    if now is None or (before is not None and before.generation > now.generation):
-        return before
-    return now
+    return before if now is None or (before is not None and before.generation > now.generation) else now
 
 
 def _forget_ended(holdings: Holdings, beginnings: Beginnings, orders: _Orders) -> None:

@@ -18,7 +18,7 @@ from headrace.api.descriptors import (
     record_columns_of,
     start_of,
 )
-from headrace.connectors.kinesis.api import POLL_MS, READ_RECORDS, RECORD_COLUMNS, LeaseAhead
+from headrace.connectors.kinesis.api import POLL_MS, READ_RECORDS, RECORD_COLUMNS, Access, LeaseAhead
 from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.secrets import SecretPlace, check_no_credentials
@@ -37,9 +37,6 @@ _PROFILE = re.compile(r"[^\s\[\]]([^\[\]\r\n]*[^\s\[\]])?")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[a-zA-Z0-9+=,.@_/-]{1,512}")
 _PROXY = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?/?")
 _MEMORY = "memory://"
-_TIMEOUT_MS = 60_000
-_PAUSE_MS = 60_000
-_FAILOVER_MS = 3_600_000
 _OF_ALL = (
     "stream", "region", "endpoint_url", "format", "profile", "role", "proxy", "connect_timeout_ms", "read_timeout_ms",
 )  # fmt: skip
@@ -47,29 +44,21 @@ _OF_INPUTS = (
     "start", "slots", "record_columns", "lease_table", "lost", "lease_ahead", "records_per_call", "poll_interval_ms",
     "failover_ms",
 )  # fmt: skip
-_MAY_REPEAT = "Kinesis keeps no positions of writers"
 
 
 @dataclass(frozen=True, slots=True)
-class Kinesis:
+class Kinesis(Access):
     """A Kinesis stream; see ``kinesis``. ``start`` may be milliseconds since the epoch."""
 
     stream: str
-    region: str | None = None
     format: FormatSpec = field(default_factory=FormatSpec)
     start: str | int = "oldest"
     slots: int | None = None
     record_columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     key: str | None = None
     lease_table: str | None = None
-    endpoint_url: str | None = None
     lost: Lost = "stop"
     lease_ahead: LeaseAhead = "stop"
-    profile: str | None = None
-    role: str | None = None
-    proxy: str | SecretPlace | None = None
-    connect_timeout_ms: int | None = None
-    read_timeout_ms: int | None = None
     records_per_call: int | None = None
     poll_interval_ms: int | None = None
     failover_ms: int | None = None
@@ -114,14 +103,14 @@ class Kinesis:
         if wrong:
             names = ", ".join(name.removesuffix("_ms") for name in wrong)
             raise DeclarationError(f"{names} of Kinesis stream {self.stream}: only an input can have this")
-        return self._spec(stream_id, {**self.system(stream_id).options, "key": self.key}, _MAY_REPEAT)
+        options = {**self.system(stream_id).options, "key": self.key}
+        return self._spec(stream_id, options, "Kinesis keeps no positions of writers")
 
     def checked(self) -> Kinesis:
         needless = [name for name in ("profile", "role", "proxy") if getattr(self, name) is not None]
         if needless and self.endpoint_url == _MEMORY:
-            raise DeclarationError(
-                f"{needless[0]}= is for Amazon's streams, not for one in memory", hint="leave it out"
-            )
+            said = f"{needless[0]}= is for Amazon's streams, not for one in memory"
+            raise DeclarationError(said, hint="leave it out")
         return self
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
@@ -228,24 +217,24 @@ def kinesis(
     with Declaring("kinesis"):
         return Kinesis(
             name := _name(stream),
-            _region(region, name),
             format_of(format),
             start_of(start),
             check_partitions(slots, "slots"),
             record_columns_of(record_columns, "Kinesis", get_args(RecordColumn), '{"arrived": "arrival_time"}'),
             _key(key),
             _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
-            _endpoint(endpoint_url, lease_table),
             one_of("lost", lost, Lost),
             _lease_ahead(lease_ahead, lease_table),
-            _matching("profile", profile, _PROFILE, "write the name of a profile in ~/.aws/config"),
-            _matching("role", role, _ROLE, 'write its ARN: "arn:aws:iam::123456789012:role/reader"'),
-            _proxy(proxy),
-            _ms("connect_timeout", connect_timeout, 100, _TIMEOUT_MS),
-            _ms("read_timeout", read_timeout, 100, _TIMEOUT_MS),
             _records_per_call(records_per_call),
-            _ms("poll_interval", poll_interval, POLL_MS, _PAUSE_MS),
+            _ms("poll_interval", poll_interval, POLL_MS, 60_000),
             _failover(failover, lease_table),
+            region=_region(region, name),
+            endpoint_url=_endpoint(endpoint_url, lease_table),
+            profile=_matching("profile", profile, _PROFILE, "write the name of a profile in ~/.aws/config"),
+            role=_matching("role", role, _ROLE, 'write its ARN: "arn:aws:iam::123456789012:role/reader"'),
+            proxy=_proxy(proxy),
+            connect_timeout_ms=_ms("connect_timeout", connect_timeout, 100, 60_000),
+            read_timeout_ms=_ms("read_timeout", read_timeout, 100, 60_000),
         ).checked()
 
 
@@ -301,24 +290,22 @@ def _ms(what: str, value: Duration | None, least_ms: int, most_ms: int) -> int |
         return None
     ms = to_ms(value, what)
     if not least_ms <= ms <= most_ms:
-        raise DeclarationError(
-            f"{what}={value!r} is out of range", hint=f"use {format_ms(least_ms)} to {format_ms(most_ms)}"
-        )
+        hint = f"use {format_ms(least_ms)} to {format_ms(most_ms)}"
+        raise DeclarationError(f"{what}={value!r} is out of range", hint=hint)
     return ms
 
 
 def _records_per_call(value: object) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= READ_RECORDS):
         return value
-    raise DeclarationError(
-        f"records_per_call={value!r} is not a number of records", hint=f"use 1 to {READ_RECORDS}, Kinesis' limit"
-    )
+    hint = f"use 1 to {READ_RECORDS}, Kinesis' limit"
+    raise DeclarationError(f"records_per_call={value!r} is not a number of records", hint=hint)
 
 
 def _failover(value: Duration | None, lease_table: str | None) -> int | None:
     if value is not None and lease_table is None:
         raise DeclarationError("failover= is about a lease table", hint="name it with lease_table=, or leave it out")
-    return _ms("failover", value, 1000, _FAILOVER_MS)
+    return _ms("failover", value, 1000, 3_600_000)
 
 
 def _lease_ahead(chosen: LeaseAhead, lease_table: str | None) -> LeaseAhead:
@@ -333,8 +320,7 @@ def _endpoint(url: object, lease_table: str | None) -> str | None:
     if url == _MEMORY and lease_table is not None:
         raise DeclarationError("lease_table= is for Amazon's streams, not for one in memory", hint="leave it out")
     if not isinstance(url, str) or not (url.startswith(("http://", "https://")) or url == _MEMORY):
-        raise DeclarationError(
-            f"endpoint_url={url!r} is not a URL", hint=f'write "http://localhost:4567", or "{_MEMORY}"'
-        )
+        hint = f'write "http://localhost:4567", or "{_MEMORY}"'
+        raise DeclarationError(f"endpoint_url={url!r} is not a URL", hint=hint)
     check_no_credentials(url)
     return url

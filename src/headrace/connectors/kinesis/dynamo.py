@@ -16,10 +16,7 @@ from headrace.connectors.kinesis.api import Access
 from headrace.connectors.kinesis.leases import KEY, Item, Kind, Lease, LeaseTable, Write, Written, parse_lease, text
 from headrace.core.errors import InfrastructureError, ThrottledError, UnavailableError
 
-_CONNECT_S = 2
-_ANSWER_S = 3
-_LOOK_S = 0.5
-_LOOKS = 120  # how often to look whether a new table can be used: a minute in all
+_LOOK_S, _LOOKS = 0.5, 120  # after how long, and how often to look whether a new table can be used
 _PASSES = amazon.PASSES | {"InternalServerError"}
 _RIGHTS = "DescribeTable, CreateTable, Scan, GetItem, UpdateItem and DeleteItem"
 
@@ -31,7 +28,7 @@ class DynamoLeaseTable(LeaseTable):
         self.name = name
         self._wait = wait
         try:
-            self._client = amazon.client_of("dynamodb", access, connect_s=_CONNECT_S, answer_s=_ANSWER_S)
+            self._client = amazon.client_of("dynamodb", access, connect_s=2, answer_s=3)
             return
         except (ValueError, *amazon.FAILURES) as error:
             problem = _problem(f"lease table {name}", "connecting", error)

@@ -39,13 +39,7 @@ from headrace.core.log import Throttle, logger
 from headrace.systems.base import Unread
 
 _MISSES_MAX = 5  # how often in a row Kinesis must say that a shard doesn't exist before it is believed
-
-_MISPLACED = (
-    "records were left out, because the KPL had aggregated them for another shard; as a rule it writes them again"
-)
-
 _RETRY = Retry(None, 250, 10_000)
-
 _log = logger(__name__)
 
 
@@ -206,14 +200,14 @@ class Feed:
         if gap:
             fetched = _nothing(self._position) if fetched is None else fetched
             fetched.unread = [*fetched.unread, self._gap(self._why())]
-        return Answer(
-            fetched, page.iterator, page.behind_ms, again, ended and not again, checked=checked, read_ms=read_ms
-        )
+        over = ended and not again
+        return Answer(fetched, page.iterator, page.behind_ms, again, over, checked=checked, read_ms=read_ms)
 
     def _unpacked(self, records: Sequence[KinesisRecord], api: KinesisApi) -> Fetched | None:
         fetched, misplaced = unpacked(records, self._position, lambda: self._hashes(api))
         if misplaced:
-            fetched.unread = [Unread("misplaced", misplaced, _MISPLACED)]
+            why = "the KPL had aggregated them for another shard; as a rule it writes them again"
+            fetched.unread = [Unread("misplaced", misplaced, f"records were left out, because {why}")]
         return None if fetched.end == self._position else fetched
 
     def _hashes(self, api: KinesisApi) -> tuple[int, int]:
@@ -286,8 +280,7 @@ class Feed:
     def _pause(self, answer: Answer) -> float:
         if answer.fetched is not None:
             self._pause_ms = self._pace.busy_ms
-            size = self._mean_bytes * len(answer.fetched.data)
-            return max(self._pause_ms, 1000 * size / self._pace.bytes_per_s)
+            return max(self._pause_ms, 1000 * self._mean_bytes * len(answer.fetched.data) / self._pace.bytes_per_s)
         if answer.behind_ms:
             return self._pace.busy_ms
         self._pause_ms = min(self._pace.idle_ms, self._pause_ms * 1.5)

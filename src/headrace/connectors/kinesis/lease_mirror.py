@@ -39,15 +39,13 @@ from headrace.core.errors import InfrastructureError, LeaseHeldError, Unavailabl
 from headrace.core.log import Throttle, logger
 from headrace.systems.slot_reports import SlotReport
 
-CALLS_AT_LEAST = 10
-CALLS_AT_MOST = 100
+CALLS_AT_LEAST, CALLS_AT_MOST = 10, 100
 """How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
 
 LOOK_EVERY_MS = 1000
 CLOSE_MS = 5000  # how long a clean stop may spend on the table, plus one call
 _WRITES_PER_ROW = 3  # a row may have to be taken, get its children, and then its checkpoint
 _PAUSES = Retry(attempts=None, first_ms=1000, longest_ms=30_000)
-_CHANCE = 0.5  # no randomness, because no other writer of these rows has to be avoided
 _log = logger(__name__)
 
 
@@ -156,8 +154,8 @@ class LeaseMirror:
 
     def _pause(self, write: Write, error: InfrastructureError) -> None:
         self._failures += 1
-        pause_ms = _PAUSES.pause_ms(self._failures, _CHANCE) or 0
-        self._resume_ms = self._clock.monotonic_ms() + pause_ms
+        # No randomness, because no other writer of these rows has to be avoided.
+        self._resume_ms = self._clock.monotonic_ms() + (_PAUSES.pause_ms(self._failures, chance=0.5) or 0)
         self._throttle.warning("can't write leases", table=self.table, write=str(write), reason=error.message)
         self.trouble = error.message
         before = self._supposed.get(write.shard)

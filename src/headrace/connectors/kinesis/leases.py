@@ -190,9 +190,7 @@ def parse_lease(item: Item) -> Lease | None:
     checkpoint = Checkpoint(_required(item, CHECKPOINT, "S"), _whole_number(item, SUB, 0))
     if checkpoint.begun and not checkpoint.finished and not checkpoint.sequence.isdecimal():
         raise _unreadable(item, CHECKPOINT)
-    hashes = None
-    if FIRST_HASH in item and LAST_HASH in item:
-        hashes = (_whole_number(item, FIRST_HASH), _whole_number(item, LAST_HASH))
+    hashed = FIRST_HASH in item and LAST_HASH in item
     return Lease(
         shard,
         checkpoint,
@@ -201,7 +199,7 @@ def parse_lease(item: Item) -> Lease | None:
         switches=_whole_number(item, SWITCHES, 0),
         parents=_set(item, PARENTS),
         children=_set(item, CHILDREN),
-        hashes=hashes,
+        hashes=(_whole_number(item, FIRST_HASH), _whole_number(item, LAST_HASH)) if hashed else None,
         checkpoint_owner=_optional(item, CHECKPOINT_OWNER),
         mark=_optional(item, MARK),
     )
@@ -522,7 +520,6 @@ def ahead(
     further = {}
     for shard, theirs in {**read, **dict.fromkeys(passed, DONE)}.items():
         ours = standing.get(shard, DONE)
-        past = theirs.phase is Phase.DONE or theirs.position.order > ours.position.order
-        if past and ours.phase is not Phase.DONE:
+        if ours.phase is not Phase.DONE and (theirs.phase is Phase.DONE or theirs.position.order > ours.position.order):
             further[shard] = theirs
     return further

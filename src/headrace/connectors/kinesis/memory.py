@@ -103,8 +103,7 @@ class MemoryKinesis(KinesisApi):
             self._shards = {}
             self._created_ms = max(self._clock.now_ms(), self._created_ms + 1)
             second = self._second_after(self._second)
-            bounds = [HASH_END * n // shards for n in range(shards + 1)]
-            for first, end in pairwise(bounds):
+            for first, end in pairwise(HASH_END * n // shards for n in range(shards + 1)):
                 self._add(second, first, end - 1)
 
     def delete(self) -> None:
@@ -318,9 +317,8 @@ class _StoredShard:
             moment = position.time_ms or 0
             return self._trimmed + bisect_left(self._records, moment, key=lambda record: record.arrived_ms)
         if not self._sequence(0, self.second) <= position.sequence <= self._newest:
-            raise TrimmedOffsetError(
-                f"{self.id} never had a record {position.sequence}", hint="the position belongs to another stream"
-            )
+            hint = "the position belongs to another stream"
+            raise TrimmedOffsetError(f"{self.id} never had a record {position.sequence}", hint=hint)
         bisect = bisect_right if position.sub is None else bisect_left
         return self._trimmed + bisect(self._records, position.sequence, key=lambda record: record.sequence)
 

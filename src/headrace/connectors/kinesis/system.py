@@ -75,11 +75,7 @@ def read_memo(path: Path) -> Memo | None:
         return None
     except OSError as error:
         raise StorageError(f"can't read {path}: {error}", hint="check that this user may read the folder") from error
-    return _decode_memo(data, f"{path}, the app's record of a Kinesis stream,")
-
-
-def _decode_memo(data: bytes, what: str) -> Memo:
-    return decode_record(_DECODER, data, what, FORMAT)
+    return decode_record(_DECODER, data, f"{path}, the app's record of a Kinesis stream,", FORMAT)
 
 
 def write_memo(path: Path, memo: Memo) -> Memo:
@@ -120,7 +116,7 @@ def begin_run(
 def known_memo(options: Options) -> Memo | None:
     if options.remembered is not None:
         what = f"the app's record of the Kinesis stream {options.stream!r} in the metadata store"
-        return _decode_memo(options.remembered.encode(), what)
+        return decode_record(_DECODER, options.remembered.encode(), what, FORMAT)
     return read_memo(options.memo_path())
 
 
@@ -143,8 +139,8 @@ def _first(
         with closing(open_leases()) as leases:
             taken = leases.found(begins(options, memo))
     # If another application has read the stream, it may have left closed shards unread: they aren't over then.
-    ended = ended_before(api.shards(), latest=options.start == "upcoming" and not taken)
-    known = dict.fromkeys(ended, DONE) | taken
+    latest = options.start == "upcoming" and not taken
+    known = dict.fromkeys(ended_before(api.shards(), latest=latest), DONE) | taken
     return msgspec.structs.replace(memo, known={shard: str(state) for shard, state in sorted(known.items())})
 
 
@@ -233,8 +229,8 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        slots = self.require(stream).partitions
-        return [Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)] * slots
+        extent = Extent(MOMENTS, MOMENTS + self._clock.now_ms(), trimmed=True)
+        return [extent] * self.require(stream).partitions
 
     def require(self, stream: str) -> StreamInfo:
         info = self.describe(stream)

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import chain
-from typing import cast
 
 import polars as pl
 from typing_extensions import override
@@ -155,8 +154,7 @@ class KinesisTarget(Target):
             )
         records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)
         sizes = records["data"].bin.size() + records["key"].str.len_bytes()
-        largest = cast("int", sizes.max() or 0)
-        what = f"has {largest} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
+        what = f"has {sizes.max() or 0} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
         self._check(sizes > RECORD_BYTES, what, "send fewer or smaller columns")
         return records
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import obstore
@@ -20,7 +21,6 @@ from headrace.core.errors import InfrastructureError, UnavailableError
 from headrace.stores.snapshots import Chunks, ObjectPlace, ObjectStore
 
 _PART_BYTES = 8 << 20  # what is larger is sent in parts of this size, some at a time
-_PARTS_AT_ONCE = 4
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -32,10 +32,9 @@ class Objects(ObjectStore):
         try:
             self._store: Any = from_url(place.url, **_options(place))
         except (exceptions.BaseError, ValueError, OSError) as error:
+            said = f"the object store {place} can't be opened: {_first_line(error)}"
             hint = "check the URL and the options; if it is a folder, check that you may write to it"
-            raise InfrastructureError(
-                f"the object store {place} can't be opened: {_first_line(error)}", hint=hint
-            ) from error
+            raise InfrastructureError(said, hint=hint) from error
 
     @override
     def create(self, name: str, data: bytes) -> bool:
@@ -52,7 +51,7 @@ class Objects(ObjectStore):
             if size <= _PART_BYTES:
                 obstore.put(self._store, name, b"".join(chunks()), use_multipart=False)
             else:
-                obstore.put(self._store, name, chunks(), chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+                obstore.put(self._store, name, chunks(), chunk_size=_PART_BYTES, max_concurrency=4)
 
     @override
     def get(self, name: str) -> bytes | None:
@@ -73,11 +72,8 @@ class Objects(ObjectStore):
     @override
     def list(self, prefix: str) -> dict[str, int]:
         with self._asking(prefix):
-            return {
-                meta["path"]: meta["size"]
-                for some in obstore.list(self._store, prefix, chunk_size=1000)
-                for meta in some
-            }
+            found = chain.from_iterable(obstore.list(self._store, prefix, chunk_size=1000))
+            return {meta["path"]: meta["size"] for meta in found}
 
     @override
     def copy(self, source: str, target: str) -> bool:
@@ -106,20 +102,14 @@ class Objects(ObjectStore):
         try:
             yield
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise InfrastructureError(
-                f"{what}: the store refuses access: {_first_line(error)}",
-                hint="grant the credentials in the environment the rights to list, read, write and delete objects "
-                "there",
-            ) from error
+            hint = "grant the credentials in the environment the rights to list, read, write and delete objects there"
+            raise InfrastructureError(f"{what}: the store refuses access: {_first_line(error)}", hint=hint) from error
         except FileNotFoundError as error:
-            raise InfrastructureError(
-                f"{what}: the store has no such bucket or container: {_first_line(error)}",
-                hint="create the bucket or container",
-            ) from error
+            said = f"{what}: the store has no such bucket or container: {_first_line(error)}"
+            raise InfrastructureError(said, hint="create the bucket or container") from error
         except (exceptions.BaseError, OSError) as error:
-            raise UnavailableError(
-                f"{what}: {_first_line(error)}", hint="check the endpoint and the network"
-            ) from error
+            hint = "check the endpoint and the network"
+            raise UnavailableError(f"{what}: {_first_line(error)}", hint=hint) from error
 
 
 def _options(place: ObjectPlace) -> dict[str, Any]:

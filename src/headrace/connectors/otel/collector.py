@@ -162,8 +162,7 @@ def _resource(app: str) -> Resource:
 
 def _metrics(series: Iterable[Series], started: int, now: int) -> Iterator[Metric]:
     for name, found in by_name(series).items():
-        data = _points(found, started, now)
-        yield Metric(name_of(name), help_of(found[0]), unit_of(name), data)
+        yield Metric(name_of(name), help_of(found[0]), unit_of(name), _points(found, started, now))
 
 
 def _points(found: Sequence[Series], started: int, now: int) -> Sum | Gauge | Histogram:
@@ -194,5 +193,4 @@ def _length(commit: CommitParts) -> float:
 
 
 def _number(size: int, *of: str) -> int:
-    digest = hashlib.sha256("\0".join(of).encode()).digest()[:size]
-    return int.from_bytes(digest) or 1
+    return int.from_bytes(hashlib.sha256("\0".join(of).encode()).digest()[:size]) or 1

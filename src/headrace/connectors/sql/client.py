@@ -135,14 +135,12 @@ _POSTGRES: dict[type[pl.DataType], str] = {
 }  # fmt: skip
 
 _SQLITE: dict[type[pl.DataType], str] = {
-    **dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.Int64), "INTEGER"),
-    **dict.fromkeys((pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64), "INTEGER"),
-    **dict.fromkeys((pl.Boolean, pl.Duration), "INTEGER"),
-    **dict.fromkeys((pl.Float32, pl.Float64), "REAL"),
-    **dict.fromkeys((pl.String, pl.Enum, pl.Date, pl.Time, pl.Datetime, pl.Decimal), "TEXT"),
-    **dict.fromkeys((pl.List, pl.Array, pl.Struct, pl.Null), "TEXT"),
-    pl.Binary: "BLOB",
-}
+    pl.Int8: "INTEGER", pl.Int16: "INTEGER", pl.Int32: "INTEGER", pl.Int64: "INTEGER", pl.Boolean: "INTEGER",
+    pl.UInt8: "INTEGER", pl.UInt16: "INTEGER", pl.UInt32: "INTEGER", pl.UInt64: "INTEGER", pl.Duration: "INTEGER",
+    pl.Float32: "REAL", pl.Float64: "REAL", pl.Decimal: "TEXT", pl.String: "TEXT", pl.Enum: "TEXT", pl.Binary: "BLOB",
+    pl.Date: "TEXT", pl.Time: "TEXT", pl.Datetime: "TEXT",
+    pl.List: "TEXT", pl.Array: "TEXT", pl.Struct: "TEXT", pl.Null: "TEXT",
+}  # fmt: skip
 
 
 def postgres_type(column: str, dtype: pl.DataType) -> str:
@@ -160,22 +158,15 @@ def sqlite_type(column: str, dtype: pl.DataType) -> str:
 
 
 def to_database_values(rows: pl.DataFrame) -> pl.DataFrame:
-    rows = rows.with_columns(
-        [
-            pl.Series(name, _as_json(rows[name]), dtype=pl.String)
-            for name, dtype in rows.schema.items()
-            if _nested(dtype)
-        ]
-    )
+    nested = [name for name, dtype in rows.schema.items() if _nested(dtype)]
+    rows = rows.with_columns(pl.Series(name, _as_json(rows[name]), dtype=pl.String) for name in nested)
     return rows.with_columns([_as_text(pl.col(name), dtype) for name, dtype in rows.schema.items()])
 
 
 def from_database_values(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return the rows that a driver read, as ``columns``. Raises ``DataError`` for a value that isn't of its type."""
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
-    return pl.DataFrame(
-        [_as_series(name, dtype, column) for (name, dtype), column in zip(columns.items(), values, strict=True)]
-    )
+    return pl.DataFrame([_as_series(*one, column) for one, column in zip(columns.items(), values, strict=True)])
 
 
 def _as_series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:

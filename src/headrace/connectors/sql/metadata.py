@@ -44,8 +44,7 @@ _TABLES = (
     "CREATE TABLE headrace_metadata_writes (version bigint PRIMARY KEY, token text NOT NULL)",
     "INSERT INTO headrace_metadata (format, last_version) VALUES (1, 0)",
 )
-_LOCK_WAIT = "3s"
-_STATEMENT_WAIT = "5s"
+_LOCK_WAIT, _STATEMENT_WAIT = "3s", "5s"
 _IDLE_WAIT = "5s"  # then the server ends the transaction of a client that has died with the lock
 _CALL_S = 15.0  # how long to wait for a server that doesn't answer. It is longer than the server's own limits.
 _RESOLVE_S = 20.0
@@ -238,18 +237,15 @@ class PostgresMetadata(MetadataStore):
         if not state and isinstance(error, psycopg.ProgrammingError):
             return UsageError(where, hint="write the URL as postgresql://user:password@host/database")
         if state == "42501":
-            return InfrastructureError(
-                where,
-                hint="the database's user must be allowed to create tables, or to use those named headrace_metadata",
-            )
+            hint = "the database's user must be allowed to create tables, or to use those named headrace_metadata"
+            return InfrastructureError(where, hint=hint)
         if state == "53100":
             return StorageError(where, hint="free up space on the disk of the database")
         if state.startswith("22"):
             return DataError(where, hint="keys must be text in the database's encoding: create the database with UTF8")
         if state and not state.startswith(RETRIED):
-            return InfrastructureError(
-                where, hint="check whether another program has changed the tables headrace_metadata*"
-            )
+            hint = "check whether another program has changed the tables headrace_metadata*"
+            return InfrastructureError(where, hint=hint)
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 
 

@@ -15,12 +15,11 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from typing_extensions import override
 
-from headrace.connectors.sql.client import SqlClient, Statements, postgres_type, to_database_values
+from headrace.connectors.sql.client import SqlClient, Statements, postgres_type, quoted, to_database_values
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.core.secrets import SecretUrl
 
-_LOCK_WAIT = "3s"
-_STATEMENT_WAIT = "60s"
+_LOCK_WAIT, _STATEMENT_WAIT = "3s", "60s"
 _NULL = r"\N"
 _BATCH = "headrace_batch"
 _BYTES_AT_ONCE = 1 << 20
@@ -53,8 +52,7 @@ class PostgresClient(SqlClient):
 
     @override
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
-        types = {name: postgres_type(name, dtype) for name, dtype in columns.items()}
-        self._create(self._sql.create(types))
+        self._create(self._sql.create({name: postgres_type(name, dtype) for name, dtype in columns.items()}))
 
     @override
     def add_columns(self, columns: Mapping[str, pl.DataType]) -> None:
@@ -83,7 +81,7 @@ class PostgresClient(SqlClient):
                 into = f'pg_temp."{_BATCH}"'
                 select = self._sql.select(columns, self._sql.name)
                 cursor.execute(f'CREATE TEMP TABLE "{_BATCH}" ON COMMIT DROP AS {select} WITH NO DATA'.encode())
-            names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+            names = ", ".join(map(quoted, columns))
             with cursor.copy(f"COPY {into} ({names}) FROM STDIN WITH (FORMAT csv, NULL '{_NULL}')".encode()) as copy:
                 text = memoryview(_as_csv(rows))
                 for start in range(0, len(text), _BYTES_AT_ONCE):
@@ -101,12 +99,10 @@ class PostgresClient(SqlClient):
 
     @override
     def close(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        for connection in (self._reading, self._open):
+            if connection is not None:
+                connection.close()
+        self._reading = self._open = None
 
     @contextmanager
     def _reader(self) -> Iterator[psycopg.Cursor]:
@@ -150,8 +146,7 @@ class PostgresClient(SqlClient):
 
     def _create(self, statement: str) -> None:
         try:
-            connection = self._open or self._connected()
-            connection.execute(statement.encode())
+            (self._open or self._connected()).execute(statement.encode())
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateColumn):
             return  # another client created it at the same time
         except psycopg.Error as error:
@@ -159,17 +154,14 @@ class PostgresClient(SqlClient):
             raise self._translated(error) from None
 
     def _translated(self, error: psycopg.Error) -> HeadraceError:
-        text = self._url.clean(" ".join(str(error).split()))
-        where = f"{self._url}, table {self._sql.table}: {text}"
+        where = f"{self._url}, table {self._sql.table}: {self._url.clean(' '.join(str(error).split()))}"
         state = error.sqlstate or ""
         if state.startswith(("22", "23")):
             return DataError(where, hint="these rows don't fit the table's types or constraints: filter or fix them")
         unreadable_url = not state and isinstance(error, psycopg.ProgrammingError)
         if unreadable_url or (state and not state.startswith(RETRIED)):
-            return DeclarationError(
-                where,
-                hint="check that the output's columns match the table and its key, and that this user may write to it",
-            )
+            hint = "check that the output's columns match the table and its key, and that this user may write to it"
+            return DeclarationError(where, hint=hint)
         return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,9 +24,7 @@ from headrace.rows.given import concat_rows
 from headrace.systems.base import Consumer, Creation, Lookup, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 from headrace.systems.registry import check_option_names
 
-_SQLITE = "sqlite:///"
 PARAMETERS_MAX = 30_000  # the number of parameters in one statement: SQLite takes 32,766, PostgreSQL twice as many
-SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class SqlSystem(RowSystem):
     new_columns: str = "refuse"
 
     def __post_init__(self) -> None:
-        if self.url.scheme not in SCHEMES:
+        if self.url.scheme not in ("sqlite", "postgresql", "postgres"):
             raise DeclarationError(
                 f"sql: {self.url} doesn't name a known kind of database",
                 hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
@@ -192,7 +190,8 @@ def _refused(what: str) -> UsageError:
 
 
 def _sqlite_path(url: SecretUrl) -> Path:
-    path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
+    _, root, rest = url.text.partition("sqlite:///")
+    path = unquote(rest.partition("?")[0]) if root and url.text.startswith(root) else ""
     if not path or path.startswith(":memory:"):
         raise DeclarationError(
             f"sql: {url} doesn't name a file",
@@ -202,7 +201,7 @@ def _sqlite_path(url: SecretUrl) -> Path:
 
 
 def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
-    check_option_names(name, "sql", options, ("url", "table", "key", "create", "new_columns"), "url", "table")
+    check_option_names(name, "sql", options, (one.name for one in fields(SqlSystem)), "url", "table")
     given = dict(options)
     given["url"] = url if isinstance(url := options["url"], SecretUrl) else SecretUrl(url)
     given["key"] = tuple(options.get("key", ()))
