@@ -53,7 +53,6 @@ class DeltaClient:
     """A client of one table. It loads the table when it is first used; one thread uses it."""
 
     def __init__(self, path: str, storage: SecretOptions) -> None:
-        """``path`` is a folder, or the URL of one in an object store."""
         self._path = path
         self._where = f"the Delta table {path}"
         self._folder = None if "://" in path else Path(path).absolute()

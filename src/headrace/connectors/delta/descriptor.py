@@ -76,11 +76,6 @@ def delta(
         For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values are never
         shown. Prefer credentials from the environment.
 
-    Returns
-    -------
-    Delta
-        For ``system=`` of an output.
-
     Raises
     ------
     DeclarationError

@@ -304,7 +304,6 @@ Stamp = tuple[int, int, int]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ``DeclarationError`` for a name that deltalake misreads or refuses."""
     name = str(folder)
     wrong = [char for char in name if char in "[]\\^|" or ord(char) < 32]
     if wrong or unquote(name) != name:
@@ -348,7 +347,6 @@ def created(folder: Path) -> Iterator[Path]:
 
 
 def sync_commit(folder: Path, version: int) -> None:
-    """Make one commit durable, with the files that it has added."""
     folders = {folder}
     for action in _actions(folder, version):
         if "add" not in action:

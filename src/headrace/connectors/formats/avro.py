@@ -113,7 +113,6 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
 
 
 def schema_types(given: object) -> object:
-    """A schema as JSON types. Raises ``DeclarationError`` if it is a text that isn't JSON."""
     if not isinstance(given, str):
         return given
     try:
@@ -350,7 +349,6 @@ class _Resolution:
 
 
 def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
-    """A default as Avro's JSON has it: bytes are text, times are numbers."""
     if value is None:
         return pl.lit(None, dtype)
     try:
@@ -571,7 +569,6 @@ def varints(numbers: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None 
 
 
 def _ticks(type_: Any, values: pl.Series) -> npt.NDArray[np.int64]:
-    """0 for null."""
     logical = type_.get("logicalType") if isinstance(type_, Mapping) else None
     if isinstance(values.dtype, pl.Time):
         unit = 1_000_000 if logical == "time-millis" else 1000

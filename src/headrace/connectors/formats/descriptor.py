@@ -44,11 +44,6 @@ def registry(
     timeout
         How long one request may take.
 
-    Returns
-    -------
-    RegistrySettings
-        For ``registry=`` of ``avro``, ``json_schema`` and ``protobuf``.
-
     Examples
     --------
     >>> schemas = hr.io.registry("https://host:8081", user="app", password=hr.secret_env("REGISTRY_PASSWORD"))
@@ -93,11 +88,6 @@ def avro(
     register
         For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
 
-    Returns
-    -------
-    FormatSpec
-        For ``format=`` of ``kafka`` and ``kinesis``.
-
     Examples
     --------
     >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "euros", "type": ["null", "double"]}]}
@@ -139,11 +129,6 @@ def json_schema(
         For outputs with a registry: the subject that has the schema, as in ``hr.io.avro``.
     register
         For outputs with a registry: register the schema if it isn't there yet.
-
-    Returns
-    -------
-    FormatSpec
-        For ``format=`` of ``kafka`` and ``kinesis``.
 
     Examples
     --------
@@ -190,11 +175,6 @@ def protobuf(
     register
         For outputs with a registry: register the schema if it isn't there yet.
 
-    Returns
-    -------
-    FormatSpec
-        For ``format=`` of ``kafka`` and ``kinesis``.
-
     Examples
     --------
     >>> from google.protobuf.duration_pb2 import Duration
@@ -235,11 +215,6 @@ def debezium(
     about
         Columns for details of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium saw the change)
         and ``"source_ts_ms"`` (when the database made it). If the input declares a schema, it must have them.
-
-    Returns
-    -------
-    FormatSpec
-        For ``format=`` of ``kafka`` and ``kinesis``.
 
     Examples
     --------

@@ -120,7 +120,6 @@ def files_of_class(message: Any) -> tuple[str, str]:
 
 
 def files_of_set(data: bytes) -> str:
-    """What ``protoc --include_imports --descriptor_set_out`` has written, as text. Raises ``DeclarationError``."""
     google = _google()
     try:
         files = google.descriptor_pb2.FileDescriptorSet.FromString(data)

@@ -139,7 +139,6 @@ class RegistryClient:
         return None if answer is None else self._schema(answer)
 
     def by_version(self, subject: str, version: int) -> Registered:
-        """A version of a subject to which another schema refers. Raises ``DataError`` if it doesn't exist."""
         answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}", missing=True)
         if answer is None:
             raise DataError(
@@ -154,7 +153,6 @@ class RegistryClient:
         return None if answer is None else (self._number(answer, "id"), self._number(answer, "version"))
 
     def register(self, subject: str, schema: Registered) -> int:
-        """Register a schema, or find it; return its id. Raises ``DataError`` if the subject's rule refuses it."""
         return self._number(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", schema.body()), "id")
 
     def _ask(
@@ -507,7 +505,6 @@ def decode_by_id(
 
 
 def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
-    """Records that have no header: all are bad."""
     reasons = ((index, _no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
@@ -561,7 +558,6 @@ class _FramedDecoder(Decoder):
         return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
 
     def _size(self, payload: bytes) -> int | str:
-        """How many bytes are before the record itself, or what is wrong with them."""
         if payload[:1] != _MAGIC or len(payload) < HEADER_BYTES:
             return _no_header(payload[:HEADER_BYTES])
         sizes = (HEADER_BYTES + len(lead) for lead in self._leads if payload.startswith(lead, HEADER_BYTES))

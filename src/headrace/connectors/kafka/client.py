@@ -93,7 +93,6 @@ class Troubles:
 
     @property
     def why(self) -> str:
-        """The last report, without secrets; empty if there was none."""
         if self.last is None:
             return ""
         told = self.last.code() != KafkaError._ALL_BROKERS_DOWN or not self.closed
@@ -114,7 +113,6 @@ class KafkaClient(Generic[R]):
 
     @contextmanager
     def translating(self, doing: str) -> Iterator[None]:
-        """Raise what a call of ``raw`` raises as one of Headrace's errors. ``doing`` names the call in messages."""
         try:
             yield
         except KafkaException as error:
@@ -138,8 +136,7 @@ class KafkaClient(Generic[R]):
     ) -> tuple[list[Message], list[KafkaError | None]]:
         """Up to ``most`` records that a consumer has fetched, each with its error. Waits for the first one only.
 
-        librdkafka wants each consumer to have a group, and looks for it. One that assigns partitions itself needs
-        none, so that its user has no right to it doesn't matter, and isn't returned.
+        librdkafka looks for a group. Ours need none: that the user has no right to it doesn't matter, and isn't returned.
         """
         first = self.raw.poll(wait_s)
         if first is None:
@@ -263,7 +260,6 @@ def _open(
 
 
 def resolved(settings: KafkaSettings) -> tuple[dict[str, str], SecretOptions]:
-    """The user's options with the values of secrets; and the secrets, to keep them out of messages."""
     places = {name: value for name, value in settings.client if isinstance(value, SecretPlace)}
     secret = {name: place.read(os.environ) for name, place in places.items()}
     plain = {name: value for name, value in settings.client if not isinstance(value, SecretPlace)}

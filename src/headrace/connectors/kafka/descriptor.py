@@ -169,11 +169,6 @@ def kafka(
     progress_topic
         For outputs: the topic with the positions of writers, by default ``headrace.progress.`` and the app's name.
 
-    Returns
-    -------
-    Kafka
-        For ``system=``.
-
     Examples
     --------
     >>> orders = hr.io.kafka("orders", brokers="localhost:9092", record_columns={"sent": "timestamp"})
@@ -286,10 +281,6 @@ def kafka_log(
         For SASL's OAUTHBEARER, as in ``hr.io.kafka``.
     name
         The log's name, as part of the names of its streams.
-
-    Returns
-    -------
-    KafkaLog
 
     Examples
     --------

@@ -115,7 +115,6 @@ class WantedFields:
 
 
 def _fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRecords:
-    """Records of one partition that follow one another, none of them an error."""
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None and last is not None
     dense = last - first + 1 == len(messages)
@@ -172,7 +171,6 @@ class PartitionFeed:
         self.fetched_to = fetched.next
 
     def ended(self, offset: Offset) -> None:
-        """Everything before ``offset``, the end of the partition, was fetched."""
         self.end = offset
         if offset > self.fetched_to:
             self.put(FetchedRecords([], [], offset))
@@ -370,7 +368,6 @@ class FetchThread(WorkerThread):
         self.client.raw.incremental_unassign([feed.place])
 
     def _pace(self) -> None:
-        """Pause partitions whose feeds are full, as others aren't; resume those that have room again."""
         if len(self._feeds) < 2 and not any(feed.paused for feed in self._feeds.values()):
             return
         full, low = self._room() * self._source.pause, self._low()
@@ -439,7 +436,6 @@ class FetchThread(WorkerThread):
             self._bell.ring()
 
     def _jump(self, feed: PartitionFeed) -> None:
-        """Handle an offset whose records, or whose whole topic, were deleted."""
         try:
             missing = self._source.missing(feed, self.client)
         except HeadraceError as error:

@@ -97,7 +97,6 @@ _USUAL = {"fetch.wait.max.ms": "100", "fetch.error.backoff.ms": "50", "queued.ma
 
 
 def create_topic(topics: Topics, options: LogOptions, topic: str, partitions: int) -> None:
-    """Create a topic for frames, unless there is one of that name, and wait until brokers know it."""
     replication = -1 if options.replication is None else options.replication
     topics.create(NewTopic(topic, partitions, replication, config=options.topic_settings()))
     topics.await_topic(topic)
@@ -323,9 +322,8 @@ class KafkaLogAdmin(Admin):
     def seal(self, stream: str) -> None:
         """End the stream: first forbid writes, then write a mark to each partition, then record the ends.
 
-        A writer that finds another program's record between its own asks whether the stream is being sealed; so none
-        that has written after a mark continues. Without recorded ends, readers wait at a mark until another call
-        completes it.
+        So no writer that has written after a mark continues. Without recorded ends, readers wait at a mark until
+        another call completes it.
         """
         entry, partitions = self._require(stream)
         if entry.ends is not None:

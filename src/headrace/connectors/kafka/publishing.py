@@ -186,7 +186,6 @@ class Publishing:
         return self.position is not None and version <= self.position
 
     def ask(self, wanted: WantedVersion | None, now_ms: float) -> Action:
-        """Ask a resting writer for a version; with None, only for its position."""
         self._wanted = wanted
         old = self.ready if wanted is None else self.there(wanted.version)
         if wanted is not None and self._contradicts(self.last, wanted) and Event.OTHERS in self._table[self.state]:
@@ -232,7 +231,6 @@ class Publishing:
         return self._step(Event.COMMITTED)
 
     def fenced(self, elapsed_ms: float) -> Action:
-        """Kafka refuses the producer; ``elapsed_ms`` is the age of its transaction."""
         self._stretch(elapsed_ms)
         return self._step(Event.FENCED)
 

@@ -46,7 +46,6 @@ class KeyColumn:
         self._decoder = format.decoder(columns)  # type: ignore[arg-type]
 
     def decode(self, keys: Sequence[Payload]) -> tuple[pl.Series, dict[int, str]]:
-        """One value for each key; of each bad one its index and why. A key that is missing is null."""
         there = [index for index, key in enumerate(keys) if key is not None]
         found = self._decoder.decode(keys if len(there) == len(keys) else [keys[index] for index in there])
         bad = {there[index]: f"key: {reason}" for index, reason in found.bad}
@@ -72,7 +71,6 @@ class RecordRows:
         return bool(self._keys) if what == "key" else what in self._about.values()
 
     def decode(self, partition: int, records: FetchedRecords) -> DecodedRecords:
-        """The rows. Raises an error that may be retried, as ``Decoder.decode`` does."""
         decoded = self._decoder.decode(records.values)
         frame, bad = decoded.frame, dict(decoded.bad)
         columns = [_about(what, partition, records).alias(name) for name, what in self._about.items()]
@@ -116,7 +114,6 @@ def _numbers(offsets: Sequence[Offset]) -> npt.NDArray[np.int64]:
 
 
 def columns_about(about: Mapping[str, str], key: pl.DataType | None) -> Columns:
-    """Return the columns with a record's metadata. A ``key`` of unknown type is left out."""
     found = {name: key if what == "key" else RECORD_COLUMNS[what] for name, what in about.items()}
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 

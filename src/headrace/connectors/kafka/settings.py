@@ -103,7 +103,6 @@ class KafkaSettings:
         return cls(_check_brokers(brokers), tuple(sorted(checked.items())), _check_oauth(oauth, checked))
 
     def options(self) -> dict[str, Any]:
-        """The settings as JSON, without secrets."""
         client = {name: value.options() if isinstance(value, SecretPlace) else value for name, value in self.client}
         given = {"brokers": self.brokers, "client": client, "oauth": self.oauth}
         return {name: value for name, value in given.items() if value}
@@ -115,7 +114,6 @@ class KafkaSettings:
         return cls.checked(options.get("brokers"), client, options.get("oauth"))
 
     def tuned(self, usual: Mapping[str, str]) -> Self:
-        """The settings of a client, with other usual values for what the user hasn't set."""
         return replace(self, client=tuple(sorted({**usual, **dict(self.client)}.items())))
 
 
@@ -281,7 +279,6 @@ class TopicOptions:
     progress_topic: str | None = None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of these options that don't have their usual value."""
         usual = type(self)(topic=self.topic, settings=self.settings)
         return {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
 
@@ -323,7 +320,6 @@ OUTPUT = ("key", "timestamp", "headers", "key_format", "transactions", "progress
 
 
 def key_dtype(format: Format) -> pl.DataType | None:
-    """The type of a column of keys in this format; None if only a schema can say it."""
     columns = format.columns()
     if columns is None:
         return None
@@ -415,11 +411,7 @@ What = Literal["create", "columns", "sealing", "sealed"]
 
 
 class StreamOrder(msgspec.Struct, frozen=True):
-    """What is to be done with a stream.
-
-    ``create`` has the partitions, columns and key that it gets, ``columns`` those that are added. From ``sealing`` on
-    the stream takes no records, and ``sealed`` says where each partition has ended.
-    """
+    """What is to be done. From ``sealing`` on the stream takes no records; ``sealed`` says where partitions end."""
 
     what: What
     stream: str

@@ -92,7 +92,6 @@ class Turns:
                 threading.Event().wait(again_ms / 1000)
 
     def close(self) -> None:
-        """Wait for the jobs that are running."""
         self._threads.shutdown(cancel_futures=True)
 
 
@@ -204,7 +203,6 @@ class _Writer:
         self._refused = False
 
     def prepare(self, published: int) -> float | None:
-        """Find the position; a commit says that ``published`` was published."""
         self.machine.trust(published)
         return self._ask(None)
 

@@ -299,10 +299,9 @@ LIMITS_LOOK_S = 30.0
 
 
 class TopicLimits:
-    """The partitions and the record limit of a topic, which may change. The threads of several writers share it.
+    """The partitions and the record limit of a topic. The threads of several writers share it.
 
-    More partitions are taken in with the next version, as Kafka's own producers do. Keys then go to other partitions
-    than before, so a warning says so.
+    More partitions are taken in with the next version, as Kafka's own producers do.
     """
 
     def __init__(self, topic: str, topics: Topics) -> None:
@@ -412,11 +411,7 @@ CALL_S = 5.0  # how long a call waits for a broker; a commit, twice as long: for
 
 
 class Groups:
-    """Positions of groups, with a consumer for each that joins none. Threads may share it; callers needn't wait.
-
-    A thread makes the calls, one after the other. Few wait at a time, because a caller waits for its answer before it
-    asks the same again.
-    """
+    """Positions of groups, with a consumer for each that joins none. A thread makes the calls; callers needn't wait."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         call_ms = str(int(CALL_S * 1000))

@@ -76,7 +76,6 @@ class Position(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The position without what is known of what follows."""
         if self.sequence is not None:
             return str(self.sequence) if self.sub is None else f"{self.sequence} {self.sub}"
         return "TRIM_HORIZON" if self.time_ms is None else f"AT_TIMESTAMP {self.time_ms}"
@@ -306,11 +305,7 @@ FAILOVER_MS = 10_000  # a lease whose counter hasn't moved for this long counts 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How Amazon's services are reached. ``endpoint_url`` is an address instead of Amazon's.
-
-    Credentials are those of ``profile``, or else those that boto3 finds; with ``role``, they are for assuming it. What
-    isn't said, each client knows by itself.
-    """
+    """How Amazon's services are reached. With ``role``, the credentials are for assuming it."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -325,10 +320,7 @@ class Access:
 class Options(Access):
     """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
 
-    ``lost`` says what happens where records may have expired unread: ``"stop"`` or ``"skip"``. ``lease_ahead`` says
-    what happens if another application has continued in the lease table since the last commits.
-
-    ``memo`` is the file in which an app remembers an input, ``remembered`` what it has remembered: the contents.
+    ``memo`` is the file in which an app remembers an input, ``remembered`` its contents. ``kinesis`` explains the rest.
     """
 
     stream: str
@@ -366,7 +358,6 @@ class Options(Access):
 
 # -- shard tree --------------------------------------------------------------------------------------
 def age(shard: str) -> tuple[int, str]:
-    """A key that sorts ids of shards by when they were created."""
     return len(shard), shard
 
 
@@ -394,16 +385,13 @@ class ShardTree:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All shards, the oldest first."""
         return tuple(self._shards)
 
     def parents(self, shard: str) -> list[str]:
-        """Its parent shards, the oldest first, whether or not they are listed."""
         found = self._shards.get(shard)
         return [] if found is None else sorted(set(found.parents), key=age)
 
     def children(self, shard: str) -> list[str]:
-        """Its listed children; it needn't be listed itself."""
         return self._children.get(shard, [])
 
     def is_open(self, shard: str) -> bool:
@@ -461,7 +449,6 @@ class Expiry:
         return age_ms < _kept_ms(DAY_H) or (self._kept_h > DAY_H and age_ms < _kept_ms(min(self._kept_h, kept_h())))
 
     def due(self, now_ms: int) -> bool:
-        """Whether it is time to note that no record follows. While records arrive, it never is."""
         return self.read_ms is None or now_ms - self.read_ms >= LOOK_MS
 
     def read(self, before_ms: int, kept_h: int = DAY_H) -> None:

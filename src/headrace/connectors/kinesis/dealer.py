@@ -65,8 +65,8 @@ class ShardListing:
 class KinesisDealer(Dealer):
     """Deals one stream to the slots of one stage.
 
-    ``open_leases`` opens the lease table, if there is one, at the first dealing, as it may wait. If another application
-    has continued there, ``lease_ahead`` says what follows; nothing is read before that is decided.
+    ``open_leases`` is called at the first dealing, as it may wait. If another application has continued in the lease
+    table, ``lease_ahead`` says what follows; nothing is read before that is decided.
     """
 
     def __init__(

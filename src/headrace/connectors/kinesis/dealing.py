@@ -105,7 +105,6 @@ class Holdings:
         return next(iter(self.slots(shard, Phase.DONE)), None)
 
     def leaving(self, shard: str) -> Iterator[tuple[int, ShardState]]:
-        """The slots that have released the shard to another one that doesn't hold it yet."""
         for slot in self.slots(shard, Phase.RELEASED):
             state = self._of[shard][slot]
             if not self.arrived(shard, state):
@@ -239,7 +238,6 @@ def _possible(holdings: Holdings, shard: str, move: Move) -> bool:
 
 
 def _caught_up(holdings: Holdings, move: Move) -> bool:
-    """Nothing that the giver has still to read is older than what the taker waits with."""
     giver, taker = holdings.reports[move.giver].watermark, holdings.reports[move.taker].watermark
     return taker is None or (giver is not None and giver >= taker)
 

@@ -64,7 +64,6 @@ class Kinesis(Access):
     failover_ms: int | None = None
 
     def system(self, stream_id: str) -> SystemSpec:
-        """The system of this stream; each input has its own, because it keeps its own slots."""
         options: dict[str, Any] = {name: getattr(self, name) for name in _OF_ALL} | {"format": self.format.options()}
         if isinstance(self.proxy, SecretPlace):
             options["proxy"] = self.proxy.options()
@@ -201,11 +200,6 @@ def kinesis(
     failover
         For inputs with a lease table: how long a lease may stand still before its owner counts as dead, ``"10s"`` by
         default. Use the same time as the KCL application (``failoverTimeMillis``).
-
-    Returns
-    -------
-    Kinesis
-        For ``system=``.
 
     Examples
     --------

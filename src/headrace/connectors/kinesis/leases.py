@@ -110,7 +110,6 @@ SHARD_END = Checkpoint(Phase.DONE.value)
 
 
 def checkpoint_of(state: ShardState) -> Checkpoint:
-    """What a row says of a shard in this state; one that is only expected has none yet."""
     at = state.position
     match state.phase:
         case Phase.DONE:
@@ -206,7 +205,6 @@ def parse_lease(item: Item) -> Lease | None:
 
 
 def takeover(leases: Iterable[Lease], start: Position) -> dict[str, ShardState]:
-    """Where each shard is for an app that goes on after the one that wrote the rows. ``start`` is for unread ones."""
     return {
         lease.shard: DONE if lease.checkpoint.finished else reading(lease.checkpoint.position(start))
         for lease in leases
@@ -333,7 +331,6 @@ def set_children(lease: Lease, children: Sequence[str]) -> Write:
 
 
 def evict(lease: Lease) -> Write:
-    """Give the lease up, so that another worker needn't wait until it expires."""
     seen = {OWNER: lease.owner, CHECKPOINT_OWNER: lease.checkpoint_owner}
     when = {name: None if value is None else text(value) for name, value in seen.items()}
     removed = (CHECKPOINT_OWNER,) if lease.checkpoint_owner else (OWNER,)
@@ -370,10 +367,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the rows are to say: the shards in commits, and those that are listed.
+    """What the rows are to say. ``complete``: all slots have reported, so what isn't ``committed`` is in no slot.
 
-    ``complete``: every slot has reported, so that a shard that isn't in ``committed`` is in no slot. ``renew_ms`` is
-    how old the last sign of life may become.
+    ``renew_ms`` is how old the last sign of life may become.
     """
 
     app: str

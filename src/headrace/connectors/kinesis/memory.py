@@ -70,10 +70,8 @@ class MemoryKinesis(KinesisApi):
     """One stream. ``close`` does nothing, so any number of readers and writers can share it.
 
     ``limited`` makes the limits of shards count. ``throttled`` names shards that take and give nothing at present.
-    ``list_lag_ms`` is how old the list of shards is that readers get. Every ``empty_every``-th page of a shard is
-    empty. ``kept_h`` is how long it says that it keeps records; only ``trim`` drops any. ``interfere`` is called with
-    each call, when it is asked for and when it is done. The caller gets what it raises: at ``"asked"`` the call is
-    lost, at ``"done"`` its reply.
+    Every ``empty_every``-th page of a shard is empty. ``kept_h`` is what it says; only ``trim`` drops records.
+    ``interfere`` may raise: at ``"asked"`` the call is lost, at ``"done"`` its reply.
     """
 
     def __init__(self, name: str, *, shards: int = 1, clock: Clock) -> None:
@@ -112,7 +110,6 @@ class MemoryKinesis(KinesisApi):
             self._shards = {}
 
     def split(self, shard: str, at: int | None = None) -> tuple[str, str]:
-        """Split an open shard before hash ``at``, or else in the middle; return its children."""
         with self._lock:
             parent = self._open(shard)
             middle = (parent.first + parent.last + 1) // 2 if at is None else at
@@ -132,7 +129,6 @@ class MemoryKinesis(KinesisApi):
             return self._add(self._second_after(low.second, high.second), low.first, high.last, one, other)
 
     def trim(self, before_ms: int) -> None:
-        """Drop the records that arrived before a moment, and the shards that were closed before it."""
         with self._lock:
             for shard in self._shards.values():
                 shard.trim(before_ms)

@@ -149,7 +149,6 @@ class Aggregate:
 
 
 def unpack(data: bytes, first: int, last: int) -> Aggregate | None:
-    """What is in the record of a shard with these hashes; None if it is a plain record."""
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC) + _DIGEST_BYTES:
         return None
     message = data[len(MAGIC) : -_DIGEST_BYTES]

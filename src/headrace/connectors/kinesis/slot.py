@@ -134,7 +134,6 @@ class Slot:
         self._set(shard, DONE)
 
     def said(self) -> Shards:
-        """The position of each shard for the rows that are returned now, which clears pending news."""
         self.changed = False
         return dict(self._texts)
 

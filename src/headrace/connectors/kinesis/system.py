@@ -79,7 +79,6 @@ def read_memo(path: Path) -> Memo | None:
 
 
 def write_memo(path: Path, memo: Memo) -> Memo:
-    """Write the memo durably, unless one exists; return the existing one."""
     with writing(path):
         make_private_folder(path.parent)
     create_file(path, msgspec.json.encode(memo))
@@ -145,11 +144,10 @@ def _first(
 
 
 class KinesisAdmin(UnwatchedAdmin):
-    """The one stream has any name: the options say which one it is.
+    """The one stream has any name. ``columns`` are those that the format says by itself, if any.
 
-    An offset of a slot counts its rows, so nothing can be found by it. A position to begin at is a moment, of the clock
-    of Kinesis: ``MOMENTS`` and milliseconds since the epoch. ``oldest`` is moment 0. ``columns`` are those that the
-    format says by itself, if any.
+    An offset of a slot counts its rows, so nothing can be found by it. A position to begin at is a moment: ``MOMENTS``
+    and milliseconds since the epoch, by the clock of Kinesis. ``oldest`` is moment 0.
     """
 
     def __init__(
@@ -192,11 +190,7 @@ class KinesisAdmin(UnwatchedAdmin):
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
     ) -> StreamInfo:
-        """Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it.
-
-        ``partitions`` say nothing about a stream that is written: shards come and go. Of ``columns`` only the one with
-        the partition keys matters: raises ``DeclarationError`` unless it has it.
-        """
+        """Raises ``StreamNotFoundError``: only its owner creates a stream, and pays for it. Shards come and go."""
         if columns is not None:
             check_key(self._options.key, columns, self._name)
         try:

@@ -61,7 +61,6 @@ class Sending:
         return found
 
     def answered(self, call: Sequence[Put], results: Sequence[PutResult]) -> int:
-        """Note what happened to each record of the last call; return how many were refused."""
         taken = self.taken
         for put, result in zip(call, results, strict=True):
             if result.error:
@@ -81,7 +80,6 @@ class Sending:
         return len(call) - (self.taken - taken)
 
     def failed(self, call: Sequence[Put], error: str) -> int:
-        """Note that the last call failed, so that nothing is known to be there: all of it was refused."""
         return self.answered(call, [PutResult(error=error)] * len(call))
 
     def again(self) -> None:
@@ -243,7 +241,6 @@ class _Version:
         return len(self.calls) < len(calls)
 
     def begin_again(self) -> bool:
-        """Let what was refused go next; return whether any record was taken since the last time."""
         self.sending.again()
         self.refused = False
         before, self._taken = self._taken, self.sending.taken

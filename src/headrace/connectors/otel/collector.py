@@ -68,7 +68,6 @@ class Collector:
         self._quiet.begin(threading.get_ident())
 
     def send_metrics(self, series: Iterable[Series], now_ms: int) -> bool:
-        """Send all series; returns whether the collector has taken them."""
         if self._metrics is None:
             return True
         scope = ScopeMetrics(_SCOPE, list(_metrics(series, self._started, now_ms * _MS)), "")

@@ -46,7 +46,6 @@ class Asked:
 
 
 def asked(environ: Mapping[str, str]) -> Asked:
-    """What the environment asks for: nothing, unless it says where a collector is."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Asked()
     problems: list[str] = []
@@ -356,6 +355,5 @@ def unit_of(metric: str) -> str:
 
 
 def attributes_of(metric: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as attributes, without the app, which the resource names. A user's own labels keep their names."""
     own = BY_NAME[metric].labels if metric in BY_NAME else ("stage", "task")
     return {f"headrace.{key}" if key in own else key: text for key, text in labels.items() if key != "app"}

@@ -88,18 +88,13 @@ class Statements:
         return f"SELECT version FROM {self.positions} WHERE writer = {self.mark}"  # noqa: S608 - quoted above
 
     def claim(self) -> str:
-        """Return the statement that sets a writer's position, but only to a higher version.
-
-        It changes one row, or none if the version was already published. Of two concurrent transactions the second one
-        waits here for the first, before either has written any rows.
-        """
+        """It changes one row, or none if the version was already published. Of two transactions the second waits."""
         return (
             f"INSERT INTO {self.positions} AS p (writer, version) VALUES ({self.mark}, {self.mark}) "  # noqa: S608
             "ON CONFLICT (writer) DO UPDATE SET version = excluded.version WHERE p.version < excluded.version"
         )
 
     def insert(self, columns: Sequence[str], source: str) -> str:
-        """Return the statement that inserts the rows of ``source``. With a key, a new row replaces an old one."""
         text = f"INSERT INTO {self.name} ({_names(columns)}) {source}"
         if not self.key:
             return text

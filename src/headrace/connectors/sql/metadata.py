@@ -217,7 +217,6 @@ class PostgresMetadata(MetadataStore):
             connection.close()
 
     def _check_format(self, connection: psycopg.Connection) -> bool:
-        """Whether the tables exist. Raises ``InfrastructureError`` if they are of another format."""
         if connection.execute("SELECT to_regclass('headrace_metadata')").fetchall() == [(None,)]:
             return False
         ((found,),) = connection.execute("SELECT format FROM headrace_metadata").fetchall()
