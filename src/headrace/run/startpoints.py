@@ -341,6 +341,7 @@ class Startpoints:
         return _apply(addresses)
 
     def offsets(self) -> builtins.list[InputOffsets]:
+        """Return where the tasks are in their inputs, what the inputs hold, and which startpoints wait."""
         with self._opened() as metadata:
             committed = committed_in(self._home, metadata, self.app)
             present = StartpointBook(metadata, self.app).unfinished()
