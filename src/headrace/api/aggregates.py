@@ -145,7 +145,6 @@ def _top_k(value: pl.Expr, k: pl.Expr) -> Aggregate:
 
 
 def _unaliased(expr: pl.Expr) -> pl.Expr:
-    """The expression without its own aliases; names inside it (of struct fields) stay."""
     while True:
         parts = expr.meta.pop()
         name = expr.meta.output_name(raise_if_undetermined=False)

@@ -72,7 +72,6 @@ def here() -> Location:
 
 
 def _whole(frame: FrameType) -> str:
-    """The lines of a frame's current call, from the method's name on; empty if the call is one line."""
     code = frame.f_code
     positions = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
     first, (_, last, _, end) = frame.f_lineno, positions

@@ -184,7 +184,6 @@ def _refused(column: str, kind: str) -> DeclarationError:
 
 
 def _check_dataframe(df: object) -> None:
-    """Raise unless Spark can read this DataFrame to its end, in this driver's own session."""
     kinds = [base.__module__ for base in type(df).__mro__ if base.__name__ == "DataFrame"]
     if any(kind.startswith("pyspark.sql.connect") for kind in kinds):
         raise DeclarationError(

@@ -551,7 +551,6 @@ def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, 
 
 
 def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
-    """The streams to which flows and dead letters of steps are written, each with the writing node."""
     written: dict[str, Node] = {}
     letters: dict[str, Node] = {}
     for node in nodes.values():
@@ -609,7 +608,6 @@ def cut_behind(draft: Draft, node: str, output: str) -> Graph:
 
 
 def _needed(draft: Draft, node: str) -> set[str]:
-    """The steps before it, including those that write the intermediate streams and tables that these read."""
     found: set[str] = set()
     open_ = [node]
     while open_:

@@ -216,7 +216,6 @@ class Flow:
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
 
     def _ordered(self, names: tuple[str, ...], here: Location) -> Self:
-        """This flow with its columns in the order of ``names``."""
         if tuple(self._schema.columns) == names:
             return self
         return self._project("select", names, {}, here, keep=False)

@@ -65,7 +65,6 @@ class Change:
 
     @property
     def what(self) -> str:
-        """The part as text: ``step 'per-10s'``."""
         return f"{_WORDS[self.kind].name} {self.id!r}"
 
 
@@ -98,7 +97,6 @@ class Changes:
 
 
 def to_text(changes: Changes) -> str:
-    """The changes for a terminal, one per line: ``grown    table 'prices'   gains colour``."""
     rows = [(change.verdict.value, change.what, change.why) for change in changes.notable]
     if not rows:
         return "the app's kept state hasn't changed"

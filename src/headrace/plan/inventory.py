@@ -58,7 +58,6 @@ def table_dealing(graph: Graph, stage: StagePlan, known: Partitionings, table: T
 
 
 def _dealing(graph: Graph, stage: StagePlan, known: Partitionings, flows: Sequence[str], key: Sequence[str]) -> Dealing:
-    """How to divide rows that come from these flows and are stored under ``key``."""
     found: set[tuple[str, ...]] = set()
     for flow in flows:
         partitioning = known.get(flow)
@@ -119,7 +118,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def partial(self) -> bool:
-        """It is a stream with partial results of a window."""
         return any(name.endswith(_PARTIAL) for name in self.fixed)
 
 
@@ -149,7 +147,6 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {part.kept_as for part in self.parts.values() if part.kind in ("table", "step", "target")}
 
     def streams(self, *, reads: bool) -> dict[str, Part]:
-        """The intermediate streams that it reads, or those that it writes, by their stored names."""
         parts = self.parts.values()
         return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
 
@@ -273,7 +270,6 @@ def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
 
 
 def _stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
-    """For messages that are still in an intermediate stream when the app changes."""
     fixed = {"partitions": str(partitions)}
     if key := _key(graph, spec.id):
         fixed["key"] = key
@@ -471,7 +467,6 @@ class Heritage:
         return names
 
     def _in_common(self, graph: Graph, stage: StagePlan, old: StageRecord) -> int:
-        """A number that rises with the stages' common parts. Only one stage reads an intermediate stream."""
         ours = {graph.streams[id_].stream.name for id_ in stage.inputs}
         read = len(ours & old.streams(reads=True).keys())
         befores = {self.consent.before(part.id, part.owner) for part in _parts(graph, stage)}
@@ -511,7 +506,6 @@ class Heritage:
         return renewed | filled.intersection(stage.side_inputs)
 
     def _former(self, graph: Graph, record: StageRecord, written: Collection[str]) -> tuple[str, ...]:
-        """The existing intermediate streams that a recorded stage no longer writes."""
         existing = {spec.stream.name for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE}
         before = {*record.streams(reads=False), *record.former}
         return tuple(sorted((before & existing) - set(written)))
@@ -557,7 +551,6 @@ def _parts(graph: Graph, stage: StagePlan) -> Iterator[_Kept]:
 
 
 def keeps_state(graph: Graph, stage: StagePlan) -> bool:
-    """Whether tasks of this stage keep anything but positions."""
     inputs = {*stage.inputs, *stage.side_inputs}
     return any(part.id not in inputs for part in _parts(graph, stage))
 

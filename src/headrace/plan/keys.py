@@ -129,7 +129,6 @@ def _key_of(graph: Graph, spec: StreamSpec, info: StreamInfo | None) -> tuple[st
 
 
 def _written_by(graph: Graph, stream: str) -> tuple[str, ...]:
-    """The key by which all steps of the app that write a stream choose the partition."""
     operators = [node.operator for node in graph.nodes.values() if node.operator.stream_written == stream]
     keys = {operator.keys if isinstance(operator, PartitionBy | SendTo) else () for operator in operators}
     return keys.pop() if len(keys) == 1 else ()
@@ -212,7 +211,6 @@ def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, doe
 
 
 def _placed(flow: _Flow, on: Sequence[str]) -> _Placed | None:
-    """The flow's partitioning, and the places of its keys in ``on``; None if one of them is missing."""
     columns = None if flow.by is None else flow.by.within(on)
     if flow.by is None or columns is None:
         return None
@@ -253,7 +251,6 @@ def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tup
 
 
 def _claim(spec: StreamSpec, on: Sequence[str]) -> str:
-    """How an input gets a key without a shuffle; empty if its system doesn't keep keys together."""
     key = repr(on[0]) if len(on) == 1 else repr(list(on))
     if isinstance(spec.system.held, DataFrameInput):
         return f"place its rows by key: hr.io.dataframe(df, key={key})"

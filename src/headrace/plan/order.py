@@ -72,7 +72,6 @@ class Order:
 
     @property
     def slow(self) -> dict[str, str]:
-        """The steps that take one message at a time, each with the reason."""
         found = {id_: meeting.why for meeting in self.meetings for id_ in meeting.nodes if meeting.pace == "single"}
         return found | dict.fromkeys(self.alone, "flows meet again behind it, in the order of arrival")
 
@@ -110,7 +109,6 @@ def _ancestors(nodes: Mapping[str, Node]) -> dict[str, frozenset[str]]:
 
 
 def _cores(graph: Graph, nodes: Mapping[str, Node], before: Ancestors) -> Iterator[frozenset[str]]:
-    """The steps where flows meet, without what lies between them."""
     for node in nodes.values():
         if len(node.inputs) > 1 and _share([_entered(nodes, Entry(b, node.id, 0), before) for b in node.inputs]):
             yield frozenset([node.id])
@@ -270,7 +268,6 @@ def _keyed(graph: Graph, nodes: Mapping[str, Node], core: frozenset[str], entry:
 
 
 def _key_of(graph: Graph, node: Node) -> tuple[str, ...] | None:
-    """The columns of a step's messages by which it uses a table that flows write."""
     table = node.operator.table_used
     if table is None or not graph.writers_of(table):
         return None

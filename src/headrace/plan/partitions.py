@@ -92,7 +92,6 @@ def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ..
 
 
 def streams_upstream(graph: Graph, node: str) -> list[str]:
-    """The streams whose messages reach a node, sorted."""
     read = (graph.nodes[id_].operator.stream_read for id_ in upstream(graph, node))
     return sorted({stream for stream in read if stream is not None})
 
@@ -136,7 +135,6 @@ def _outer_sides(graph: Graph, node: Node) -> list[tuple[str, list[str]]]:
 
 
 def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
-    """The streams of these input nodes, and the side inputs of the table that ``at`` joins, sorted by id."""
     streams = {stream for id_ in inputs if (stream := graph.nodes[id_].operator.stream_read) is not None}
     table = graph.nodes[at].operator.table_joined if at in graph.nodes else None
     if table is not None and graph.tables[table].kind == "local":
@@ -187,7 +185,6 @@ def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """Outputs that declare no count and don't exist follow the inputs."""
     counts: dict[str, int] = {}
     for spec in graph.streams.values():
         info = facts.get(spec.id)

@@ -197,7 +197,6 @@ def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
 
 
 def unreadable(graph: Graph) -> dict[str, str]:
-    """By id the steps whose state can't be queried, with their kind: ``a window``."""
     kinds = {id_: node.operator.hidden_state for id_, node in graph.nodes.items()}
     return {id_: kind for id_, kind in kinds.items() if kind is not None}
 

@@ -183,7 +183,6 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
 
 
 def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sources: _Sources) -> RenderedOperator:
-    """``slow``: why it takes one message at a time, if it does."""
     operator = node.operator
     pace = f"one message at a time, because {slow}" if slow else ""
     return RenderedOperator(
@@ -406,7 +405,6 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
 
 
 def _extent(stream: RenderedStream) -> str:
-    """The partition count, or the delivery of a target, which has no partitions."""
     return str(stream.delivery) if stream.target else counted(stream.partitions, "partition")
 
 

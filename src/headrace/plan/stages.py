@@ -130,7 +130,6 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
 
 
 def _ties(graph: Graph, table: str) -> bool:
-    """All nodes that use the table must be in one task."""
     spec = graph.tables[table]
     return not spec.side_inputs and spec.kind != "remote"
 
@@ -199,7 +198,6 @@ def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
 
 
 def _table_in_the_way(graph: Graph, loop: Iterable[StagePlan]) -> str | None:
-    """The table without which no stage would feed itself, if there is one."""
     for id_ in sorted({table for stage in loop for table in stage.tables if _ties(graph, table)}):
         untied = replace(graph.tables[id_], kind="remote")
         if not a_cycle(_downstream(_cut(replace(graph, tables={**graph.tables, id_: untied})))):
@@ -292,7 +290,6 @@ def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], conta
 
 
 def _shared_streams(graph: Graph, stage: StagePlan) -> set[str]:
-    """The streams of which every task reads all partitions."""
     shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
     for table in stage.tables:
         if graph.tables[table].kind == "global":

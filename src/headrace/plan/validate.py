@@ -155,7 +155,6 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_versions(graph: Graph, table: TableSpec) -> None:
-    """All flows that fill or join a table of versions need an event time."""
     where = f"table {table.id!r} ({table.location})"
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
@@ -295,7 +294,6 @@ def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
 
 
 def _check_key(graph: Graph, spec: StreamSpec, info: StreamInfo) -> None:
-    """The app must read or write a stream with a recorded key by that key."""
     if not info.key or spec.role is Role.INTERMEDIATE:
         return
     if spec.role is Role.SINK:

@@ -104,7 +104,6 @@ class LogOutbox(logging.Handler):
 
     @property
     def empty(self) -> bool:
-        """Whether no line waits, or may still be on its way."""
         return not self._waiting and not self._taken and not self._dropped
 
 
@@ -532,7 +531,6 @@ class ContainerSession:
             raise self._lost
 
     def finish(self) -> list[str]:
-        """Report the tasks that have finished or were drained; return their names."""
         container = self._container
         over = [str(host.name) for host in container.hosts if host.finished or container.drained]
         if over and not container.stopped:
@@ -597,7 +595,6 @@ class ContainerSession:
         return self._at_work.now is not None or self._clock.monotonic_ms() - self._observed_ms >= STILL_MS
 
     def drain(self) -> None:
-        """Finish the work in progress, commit, and let ``run`` return."""
         self._container.drain()
 
     def lose(self, error: Exception) -> None:
@@ -653,7 +650,6 @@ class ContainerSession:
         return status
 
     def _next_generation(self, task: TaskName) -> Grant:
-        """The generation of the assignment with its startpoints; after a rollback, a new one."""
         if task in self._granted:
             return self._granted.pop(task)
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))

@@ -139,7 +139,6 @@ class RunControl(Interrupts):
         self._stopped = False
 
     def attach(self, coordinator: Coordinator) -> None:
-        """Note that the app is about to run. If it was asked to stop before, it stops."""
         self.coordinator = coordinator
         if self._stopped:
             coordinator.stop()
@@ -224,7 +223,6 @@ PLACES_LOOK_S = 2.0
 
 
 def whereabouts(status: AppStatus) -> dict[TaskName, str]:
-    """The host of each task whose container runs and has begun with all its tasks."""
     begun = {task.name for task in status.tasks if task.state not in ("starting", "restoring")}
     return {
         TaskName.parse(task): container.host
@@ -360,7 +358,6 @@ def started(
     replaced: bool = True,
     scattered: bool = False,
 ) -> Iterator[tuple[Plan, Coordinator]]:
-    """Prepare the streams of a checked app and start its coordinator. Gives the plan to run and the coordinator."""
     metadata, stages = checked.metadata, checked.stages
     prepare_streams(changed.plan, stages)
     planned = record_memos(metadata, changed.plan)
@@ -420,7 +417,6 @@ def ledger_of(
 
 
 def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
-    """The silence in which the current timeline repeats former work; None if it speaks."""
     if not timelines.silent:
         return None
     if stages:

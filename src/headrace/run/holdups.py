@@ -109,7 +109,6 @@ def _aside(one: InputFacts) -> str:
 
 
 def _refused(one: InputFacts) -> str:
-    """The remedy for messages that don't even reach event time; empty if there are none."""
     refused = one.aside.get("skipped", 0) + one.aside.get("dead_lettered", 0)
     return "see in the log or in the dead letters why they don't fit the input's schema" if refused else ""
 
@@ -199,7 +198,6 @@ def _at(line: str | None) -> str:
 
 
 def older(status: TaskStatus, ms: int) -> TaskStatus:
-    """Return the status of a task some time later, in which it has committed nothing."""
     if status.state == "finished" or status.checkpoint is None or ms <= 0:
         return status
     checkpoint = msgspec.structs.replace(status.checkpoint, age_ms=status.checkpoint.age_ms + ms)
@@ -214,7 +212,6 @@ class Standstill:
         self._counts: dict[Hashable, tuple[float, Mapping[str, int]]] = {}
 
     def for_ms(self, key: Hashable, value: object, now_ms: float) -> float:
-        """Return for how long the value of ``key`` has been this one."""
         known = self._seen.get(key)
         if known is None or known[0] != value:
             self._seen[key] = value, now_ms
@@ -222,7 +219,6 @@ class Standstill:
         return now_ms - known[1]
 
     def counted(self, key: Hashable, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return how much each of the counts has grown since the value of ``key`` is unchanged."""
         since_ms = self._seen[key][1]
         if key not in self._counts or self._counts[key][0] != since_ms:
             self._counts[key] = since_ms, counts

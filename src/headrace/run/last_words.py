@@ -62,7 +62,6 @@ class Recorder:
         self._exit = os._exit
 
     def keep(self, work: Work | None) -> None:
-        """Note the call that begins; None: none is under way."""
         if work is None:
             self._note[0:4] = bytes(4)
             return
@@ -72,12 +71,10 @@ class Recorder:
         self._note[0 : len(data) + 4] = len(data).to_bytes(4, "little") + data
 
     def start(self) -> None:
-        """Have the end of the process noted as well."""
         faulthandler.enable(self._file, all_threads=False)
         os._exit = self._exiting
 
     def close(self) -> None:
-        """An orderly end: nothing is left behind."""
         if os._exit == self._exiting:
             os._exit = self._exit
             faulthandler.disable()

@@ -178,7 +178,6 @@ class Looks:
 
 
 def as_peeked(taken: Iterable[pl.DataFrame], *, over: bool) -> Peeked:
-    """Rows as text: values are cut, and Headrace's own columns left out."""
     columns: list[str] = []
     rows: list[list[str]] = []
     for batch in taken:
@@ -229,7 +228,6 @@ def profile(ask: Asking, status: AppStatus, container: int, seconds: float, id_:
 
 
 def as_collapsed(profiled: Profiled) -> str:
-    """Return the stacks of a profile as lines that flame graphs are drawn from."""
     return "".join(f"{stack} {times}\n" for stack, times in profiled.stacks.items())
 
 

@@ -220,7 +220,6 @@ class Deployment:
 
 
 def planned_against(graph: Graph, inventory: Inventory) -> Planned:
-    """The plan of an app for what an inventory lists, which may be that of a savepoint, and its changes."""
     heritage = Heritage(inventory)
     adopted = heritage.adopt(graph)
     planned = plan(adopted, _known(adopted, gather_facts(adopted), inventory), 1, heritage)
@@ -282,7 +281,6 @@ def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
 
 
 def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
-    """The inputs of these stages (default: all) whose rows only the driver can get at, so that they must be copied."""
     specs = [stream.spec for stream in plan.streams.values() if stream.spec.system.held is not None]
     return [spec for spec in specs if reads(plan, spec.id, stages)]
 

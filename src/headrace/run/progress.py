@@ -41,7 +41,6 @@ class ProgressLine:
         self._open = False  # whether the cursor of the terminal is in the line
 
     def __call__(self, status: AppStatus) -> None:
-        """Take a snapshot; print it if it is time, or if the app's state has changed."""
         now = self._clock()
         changed = self._last is None or self._last.state != status.state
         self._last = status
@@ -51,14 +50,12 @@ class ProgressLine:
             self._show(describe(status))
 
     def say(self, text: str) -> None:
-        """Show what is going on before there is a snapshot, if it is time."""
         now = self._clock()
         if self._printed_at is None or now - self._printed_at >= self._interval_s:
             self._printed_at = now
             self._show(text)
 
     def tell(self, text: str) -> None:
-        """Say something that stays, above the line."""
         self._write(f"{_CLEAR if self._open else ''}{text}\n")
         self._open = False
 
@@ -116,7 +113,6 @@ class NotebookLine(ProgressLine):
 
 
 def in_notebook() -> bool:
-    """Whether a notebook runs this: something that shows what cells display, and not IPython in a terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
@@ -129,7 +125,6 @@ def progress_line(*, beside: bool = False) -> ProgressLine | None:
 
 
 def say(text: str, progress: Progress | None) -> None:
-    """Show what is going on before there is a status."""
     if isinstance(progress, ProgressLine):
         progress.say(text)
 

@@ -103,7 +103,6 @@ def _row(stage: StageStatus) -> tuple[str, ...]:
 
 
 def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
-    """Return a row for each series, with a column for each label."""
     labels = list(dict.fromkeys(label for one in series for label in one.labels if label != "app"))
     columns: dict[str, pl.Series] = {
         "name": pl.Series([one.name for one in series], dtype=pl.String),
@@ -250,7 +249,6 @@ class Launch:
             raise
 
     def run(self, control: RunControl, line: ProgressLine | None) -> None:
-        """Run until the app has ended, or until it was asked to end. Raises what made it fail."""
         began, options = time.monotonic(), self.options
         try:
             if options.local:

@@ -156,7 +156,6 @@ def gets(
 
 
 def found(columns: TableColumns, answers: Answers) -> list[TaskRows]:
-    """Return the rows of the answers, a part for each task that was asked."""
     if any(one.more for one in answers.answers):
         raise UsageError(
             f"the rows of these keys of table {columns.id!r} are too large for one answer",
@@ -212,7 +211,6 @@ class TableScan:
         return sum(part.rows.height for part in self.parts)
 
     def ask(self) -> Ask | None:
-        """Return the next query; None if the page is complete."""
         if not self._left or self.after is not None:
             return None
         tasks, self._left = self._left[: self._wave], self._left[self._wave :]

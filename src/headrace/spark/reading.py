@@ -256,7 +256,6 @@ class ArrowRows:
         return fitted
 
     def table(self, rows: Sequence[pl.DataFrame]) -> pa.Table:
-        """Conforming rows, with the columns that the caller has added, as Spark expects them."""
         try:
             return concat_rows(rows).to_arrow().cast(self._target)
         except (pa.ArrowException, ValueError) as error:
@@ -480,7 +479,6 @@ def _pieces(source: StreamSource, part: Part, size: float) -> Iterator[Part]:
 
 
 def scan(source: StreamSource, partition: int, start: Place) -> RangeReader[int]:
-    """A reader that keeps only how many rows a frame has."""
     return _reader(source, partition, start, _height)
 
 

@@ -132,7 +132,6 @@ class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {n: known[n] if n in known else Place.at(extents[n].oldest) for n in range(partitions)}
 
     def _advance(self, partition: int, start: Place, end: Offset, shares: Sequence[int] | None) -> Place:
-        """Read on until there are as many rows as the batch may have of this partition."""
         state = self._scans.get(partition)
         if state is None or state.start != start:
             state = self._scans[partition] = _Scan(start, scan(self._source, partition, start))

@@ -436,7 +436,6 @@ class Destination:
         return split(rows, partition_of(rows, self.options.keys, count), count)
 
     def frames(self, messages: Sequence[WriterCommitMessage | None]) -> Iterator[tuple[int, bytes]]:
-        """The frames that the tasks have staged, task by task."""
         for staged in _staged(messages):
             yield from read_staged(self.folder, staged.name, staged.rows, self._info.partitions)
 
@@ -530,5 +529,4 @@ def _check_same(given: pl.Series, cast: pl.Series) -> None:
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
-    """The messages of tasks that had rows; tasks that failed have none."""
     return [message for message in messages if isinstance(message, StagedRows) and message.name]

@@ -186,7 +186,6 @@ def _check_how(how: object) -> None:
 
 
 def _join_bounds(within: Within | None) -> tuple[int, int]:
-    """How far (ms) the right message may be before and after the left one."""
     if within is None:
         raise DeclarationError(
             "a join of two streams needs within=, or it would have to keep all messages forever",
@@ -215,7 +214,6 @@ def _join_keys(on: str | Sequence[str], left: Schema, right: Schema) -> tuple[st
 
 
 def _joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str) -> dict[str, pl.DataType]:
-    """The left columns, then the right ones without the key; ``suffix`` is added to names that are taken."""
     result = dict(left.columns)
     for name, dtype in right.columns.items():
         if name in right_keys:
@@ -418,7 +416,6 @@ def table_uses(draft: Draft, tables: object, writes: str | Iterable[str]) -> tup
 
 
 def _check_records(spec: TableSpec, *, writes: bool) -> None:
-    """Raise unless a task can read the rows of a table as records and, if it ``writes``, put and delete them."""
     what, hint = None, ""
     if spec.remote is not None:
         what, hint = "is remote", "join it before the task, and send rows to it by an output of the task"

@@ -159,7 +159,6 @@ def add_task(
 
 
 def _past_tables(flow: Flow, uses: Sequence[TableUse], here: Location) -> str:
-    """Lead a flow past the tables that its task uses. Return the last node."""
     for use in uses:
         step = TaskTable(use.table, use.writes)
         flow = flow._then(step.kind, step, here, flow._schema, flow._time)
@@ -241,7 +240,6 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
 def _output_times(
     flows: Mapping[str, Flow], schemas: Mapping[str, Schema], event_time: str | Mapping[str, str] | None, here: Location
 ) -> dict[str, Time]:
-    """The event time of each output: the named column, or one with the name of an input's event time."""
     named = dict.fromkeys(schemas, event_time) if isinstance(event_time, str) else dict(event_time or {})
     for output in named:
         if output not in schemas:

@@ -386,7 +386,6 @@ def _check_aggregate(name: str, aggregate: Aggregate, window: Window, own: Mappi
 
 
 def _check_deadlines(window: Window) -> None:
-    """Triggers can wait for event time only if there is one."""
     if window.event_time is not None or window.axis == "processing":
         return
     for trigger in (window.early, window.late):

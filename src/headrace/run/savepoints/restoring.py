@@ -88,7 +88,6 @@ def read_inventory(entries: Mapping[str, Entry]) -> Inventory:
 
 
 def recorded(store: MetadataStore, app: str, timeline: int) -> Inventory:
-    """Return the inventory of an app in one timeline; empty if it has never run there."""
     return read_inventory(store.scan(inventory_namespace(app, timeline)))
 
 
@@ -291,7 +290,6 @@ class _Restore:
                 check_order_comes_again(asked.app, record)
 
     def _latest(self) -> dict[TaskName, CommitRecord]:
-        """The last commit of each task, or the initial commit of a task that hasn't begun in this timeline."""
         if self._latest_records is None:
             asked, number, tasks = self._asked, self._timelines.current, tasks_in(self._before)
             committed = last_commits(asked.metadata, asked.home, asked.app, number, tasks)

@@ -106,7 +106,6 @@ def take_running(
     patience_s: float = PATIENCE_S,
     progress: Progress = lambda what: None,
 ) -> Manifest:
-    """Take a savepoint of all deployments of the app that run."""
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(address.client())) for address in find_all(metadata, app)]
         return take(Taking(home, app, metadata, clients, patience_s=patience_s, progress=progress), name)

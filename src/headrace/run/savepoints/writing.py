@@ -182,7 +182,6 @@ def _rows(table: TableSpec, given: Rows) -> pl.DataFrame:
 
 
 def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Path) -> None:
-    """Write the folder of a task. One that the base doesn't have begins as it would without a savepoint."""
     base = writing.base
     kept = base is not None and any(copy.name == task.name for copy in base[1].tasks)
     if base is not None and kept:
@@ -203,7 +202,6 @@ def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Pat
 
 
 def _begin(task: TaskName, version: int, database: Database, about: Path) -> None:
-    """Write the commit of a task that has read nothing: its inputs begin where they are declared to."""
     times = TimesCheckpoint(watermark=Progress().watermark, partitions=[])
     record = CommitRecord(
         generation=0,
@@ -219,7 +217,6 @@ def _begin(task: TaskName, version: int, database: Database, about: Path) -> Non
 
 
 def _share(writing: _Writing, stage: StagePlan, task: TaskName, id_: str) -> pl.DataFrame:
-    """The rows of a table that a task keeps: those that a shuffle would send to it."""
     record, rows = writing.inventory.stages[stage.name], writing.rows[id_]
     dealing: Dealing = record.parts[id_].dealing
     if task.number >= record.active:

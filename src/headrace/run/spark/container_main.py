@@ -33,7 +33,6 @@ _log = logger(__name__)
 
 
 def user_folders() -> tuple[str, ...]:
-    """Return the folder of the user's script, where its own modules are."""
     return tuple(str(Path(folder).resolve()) for folder in sys.path[:1] if folder)
 
 
@@ -43,7 +42,6 @@ def packed(folders: Sequence[str], pickled: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Return what was pickled, after adding the folders to where Python looks for modules."""
     size = int.from_bytes(data[:4], "big")
     for folder in data[4 : 4 + size].decode().split("\n"):
         if folder and folder not in sys.path:

@@ -100,7 +100,6 @@ class DataFrameCopy:
         self.folder, self._list_file, self._stream = folder, list_file, stream
 
     def record(self) -> CopyRecord | None:
-        """Return its contents; None if it hasn't been made."""
         try:
             data = (self.folder / RECORD).read_bytes()
         except FileNotFoundError:
@@ -116,7 +115,6 @@ class DataFrameCopy:
         return decode_record(_DECODER, data, f"the record {self.folder / RECORD}", FORMAT)
 
     def check(self, record: CopyRecord, wanted: Wanted) -> None:
-        """Raise ``DeploymentError`` if the copy isn't what the app wants now."""
         there = columns_from_json(record.columns)
         wrong = [
             f"{name!r} was {written(there[name])} and is {written(dtype)}"
@@ -242,7 +240,6 @@ def _checked(file: Path, columns: Columns, stream: str) -> int:
 
 
 def dataframe_of(spec: StreamSpec) -> DataFrame | None:
-    """Return the DataFrame that an input was declared with; None for other streams, and in containers."""
     held = spec.system.held
     return held.dataframe if isinstance(held, DataFrameInput) and isinstance(held.dataframe, DataFrame) else None
 
@@ -300,7 +297,6 @@ def _wanted(spec: StreamSpec) -> Wanted:
 
 
 def _shaped(dataframe: DataFrame, wanted: Wanted) -> DataFrame:
-    """The rows as they are copied. With a key, each of Spark's partitions becomes one file, however large it is."""
     selected = without_maps(dataframe, wanted.columns)
     times = [_column(wanted.ordered_by)] if wanted.ordered_by else []
     if wanted.key:
@@ -312,7 +308,6 @@ def _shaped(dataframe: DataFrame, wanted: Wanted) -> DataFrame:
 
 
 def without_maps(dataframe: DataFrame, columns: Iterable[str]) -> DataFrame:
-    """Return these columns, with maps as lists of their entries: Polars has no maps."""
     maps = {field.name for field in dataframe.schema.fields if isinstance(field.dataType, MapType)}
     selected = {name: _column(name) for name in columns}
     return dataframe.select([F.map_entries(c).alias(name) if name in maps else c for name, c in selected.items()])

@@ -112,7 +112,6 @@ class ContainerJob:
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait ``timeout`` seconds at most, and return whether the job has ended."""
         return self._ended.wait(timeout)
 
     def cancel(self) -> None:
@@ -145,7 +144,6 @@ class ContainerJob:
             return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
-        """Return the attempts that have failed, in the order of their starts, without those killed on purpose."""
         with calling_jvm():
             failed = [(first, task) for first, task in self._tasks() if task.status() == "FAILED"]
             failed.sort(key=lambda found: int(found[1].taskId()))
@@ -155,7 +153,6 @@ class ContainerJob:
             ]
 
     def placed(self) -> set[int]:
-        """Return the containers to which Spark has given a slot, as far as it knows."""
         with calling_jvm():
             return {int(task.index()) for _, task in self._tasks() if task.status() == "RUNNING"}
 
@@ -224,7 +221,6 @@ class ContainerJob:
 
 
 def _run_container(main: ContainerMain, payload: bytes, first: int, index: int, _: Iterable[int]) -> Iterator[Report]:
-    """The body of one Spark task, in a Python worker. ``first`` is the number of its job's first attempt."""
     die_with_parent()
     task = TaskContext.get()
     if task is None:

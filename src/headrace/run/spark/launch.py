@@ -95,7 +95,6 @@ class JavaHome:
 
 
 def ensure_java() -> JavaHome:
-    """Find a Java for Spark and set JAVA_HOME to it, for this process and its children only."""
     java = find_java(os.environ)
     _log.info("found a Java for Spark", source=java.source, version=java.version, path=str(java.path))
     os.environ["JAVA_HOME"] = str(java.path)
@@ -386,7 +385,6 @@ def is_loss(error: BaseException) -> bool:
 
 @contextmanager
 def calling_jvm() -> Iterator[None]:
-    """For calls into the JVM: if it has gone, raise the error that says so."""
     try:
         yield
     except (OSError, Py4JError) as error:
@@ -412,7 +410,6 @@ def jvm_lost(error: BaseException) -> InfrastructureError:
 
 
 def forget_jvm() -> None:
-    """Have the next run of this process start a new JVM, because the old one has gone."""
     with SparkContext._lock:
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
 

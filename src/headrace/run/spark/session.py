@@ -145,7 +145,6 @@ def conf_of(context: SparkContext) -> SparkConf:
 
 
 def close_context(context: SparkContext) -> None:
-    """Stop Spark, and delete what ``local-cluster`` leaves in Spark's own folder."""
     master = str(context.master)
     try:
         app_id, jvm = context.applicationId, cast("Any", context._jvm)
@@ -227,7 +226,6 @@ def prepare_workers(context: SparkContext) -> None:
 
 
 def _own_import_folders() -> list[str]:
-    """Return the folders that this process imports from, except those of every run of this Python."""
     installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     folders = (Path(entry).resolve() for entry in sys.path)
     return [str(f) for f in folders if f.is_dir() and not any(f.is_relative_to(place) for place in installed)]

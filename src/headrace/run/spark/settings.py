@@ -99,12 +99,10 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and containers share one JVM."""
     return _LOCAL.fullmatch(master.strip()) is not None
 
 
 def is_local_cluster(master: str) -> bool:
-    """Whether the master starts its own executors on this machine."""
     return _LOCAL_CLUSTER.fullmatch(master.strip()) is not None
 
 
@@ -129,7 +127,6 @@ def is_standalone(master: str) -> bool:
 
 
 def grows(lookup: Lookup) -> bool:
-    """Whether Spark adds executors for waiting tasks."""
     return lookup("spark.dynamicAllocation.enabled") == "true"
 
 
@@ -164,7 +161,6 @@ def with_retries(master: str) -> str:
 
 
 def without_retries(master: str) -> str:
-    """The master as users write it, without a number of failures."""
     return f"local[{local_slots(master) or '*'}]" if is_local(master) else "".join(master.split())
 
 
@@ -198,7 +194,6 @@ def driver_endpoint(master: str, lookup: Lookup) -> Endpoint:
 
 
 def _without_brackets(host: str) -> str:
-    """A host as programs take it: Spark writes IPv6 addresses in brackets."""
     return host.removeprefix("[").removesuffix("]")
 
 

@@ -151,7 +151,6 @@ def note_on(asked: Asked, capacity: Capacity, slots: Slots, containers: int) -> 
 
 
 def lacking(absent: set[int], placed: set[int], slots: Slots) -> dict[int, str]:
-    """Return why containers can't start, by number: those that Spark has given no slot although they should run."""
     waiting = absent - placed
     if not waiting or slots.free:
         return {}

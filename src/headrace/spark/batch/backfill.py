@@ -106,7 +106,6 @@ def begin_with_backfill(graph: Graph, metadata: MetadataStore, options: BatchOpt
 
 
 def _check_tables(plan: Plan, tables: Tables) -> None:
-    """It doesn't look into them."""
     inputs = [spec.id for spec in plan.graph.streams.values() if spec.role is Role.SOURCE]
     for id_ in tables:
         if id_ not in inputs:

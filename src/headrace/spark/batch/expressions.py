@@ -234,7 +234,6 @@ def _translated(form: _Form, terms: Mapping[str, Term]) -> _Part:
 
 
 def _constant(form: Mapping[str, Any]) -> Constant | None:
-    """The literal of a serialized expression; None if it is null, or of a type that Spark doesn't have."""
     match form:
         case {"Dyn": {"Int": int(value)}} | {"Dyn": {"Float": float(value)}}:
             return Constant(value, None)
@@ -323,7 +322,6 @@ def _is_exact(part: Constant, dtype: pl.DataType) -> bool:
 
 
 def _literal(value: Value, dtype: pl.DataType) -> Column:
-    """Spark computes it once, when it plans."""
     match value, dtype:
         case int(), pl.Date():
             return F.date_from_unix_date(F.lit(value))

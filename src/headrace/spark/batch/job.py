@@ -93,7 +93,6 @@ class DecodedRows:
                 yield from rows.select(self.schema.names).cast(self.schema).to_batches()
 
     def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: from pieces to rows."""
         yield from self.decoded(chain.from_iterable(pieces_in(table) for table in tables))
 
 
@@ -257,7 +256,6 @@ class BatchJob:
         self._kept: list[DataFrame] = []
 
     def rows(self, stream: str) -> DataFrame:
-        """The rows that the app writes to one of its streams, in no order."""
         spec = self._plan.streams[stream].spec
         if spec.schema is None:
             raise PlanError(
@@ -282,7 +280,6 @@ class BatchJob:
         return self._together([self._written(stage, outputs) for stage in last])
 
     def close(self) -> None:
-        """Release data that was kept for several readers."""
         for frame in self._kept:
             frame.unpersist()
         self._kept.clear()
@@ -367,7 +364,6 @@ class BatchJob:
         return self._spark.range(tasks).select(*(value.alias(name) for name, value in values.items()))
 
     def _task_of(self, stage: StagePlan) -> Column:
-        """The number of the task that takes a piece; one row for each if several do."""
         tasks = self._tasks_of(stage)
         if all(numbers == [partition] for (_, partition), numbers in tasks.items()):
             return sf.col("partition")

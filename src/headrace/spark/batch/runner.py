@@ -339,7 +339,6 @@ def _compute(planned: Plan, journal: Journal, entry: Entry, options: BatchOption
 def _write_results(
     planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, handover: Handover | None, stop: Interrupts
 ) -> bool:
-    """False if a signal has ended it."""
     theirs = SparkContext._active_spark_context
     outputs = _outputs(planned)
     named = f"headrace {planned.graph.app}"
@@ -367,7 +366,6 @@ def _write_results(
 
 
 def _check_disk(graph: Graph, master: str) -> None:
-    """Executors must be able to write into the driver's home."""
     if shares_no_disk(graph.settings) and not is_on_this_machine(master):
         raise UsageError(
             f"app {graph.app!r} can't run as a batch job: its machines share no disk, since its snapshots "
@@ -377,7 +375,6 @@ def _check_disk(graph: Graph, master: str) -> None:
 
 
 def _by_output(pieces: DataFrame, planned: Plan, outputs: list[str]) -> DataFrame:
-    """Pieces in the order in which they are published: each partition of an output has a Spark partition."""
     places = [(id_, number) for id_ in outputs for number in range(planned.streams[id_].partitions)]
     places += [(note, 0) for note in FOR_DRIVER]
     known = sf.create_map(
