@@ -90,7 +90,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When its driver was last alive."""
 
     def client(self, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> CoordinatorClient:
-        """Return a client, whose errors explain how to reach the driver; the caller closes it."""
         return CoordinatorClient(self.url, self.token, timeout_s=timeout_s, patience_s=patience_s, hint=self.way)
 
     @property
@@ -202,7 +201,6 @@ class Wanted:
         return cls(_parsed("listen", listen), _parsed("advertise", advertise))
 
     def instead_of(self, default: Endpoint) -> Endpoint:
-        """Apply the user's settings to ``default``. A host to listen on is also called, unless it is the wildcard."""
         (host, port), (called, called_port) = self.listen, self.advertise
         inherited = default.advertised_host if not host or _is_wildcard(host) else ""
         return Endpoint(

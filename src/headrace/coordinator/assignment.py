@@ -38,7 +38,6 @@ def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
 
 
 def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str]) -> Seats:
-    """Return the seats with more tasks on the hosts that held them last. Numbers of tasks by stage stay balanced."""
     moved = _moved(seats, hosts, held)
     choices = [seats, moved, _swapped(seats, hosts, held), _swapped(moved, hosts, held)]
     return max(choices, key=lambda one: at_home(one, hosts, held))  # the first of equally good ones
@@ -47,7 +46,6 @@ def placed(seats: Seats, hosts: Mapping[int, str], held: Mapping[TaskName, str])
 def second_best(
     held: Mapping[TaskName, str], copied: Mapping[TaskName, Sequence[str]], present: Collection[str]
 ) -> dict[TaskName, str]:
-    """Return ``held``, with a host where there is a copy of a task's state for the one that held it and is absent."""
     copies = {task: [host for host in copied.get(task, ()) if host in present] for task in held}
     return {task: copies[task][0] if host not in present and copies[task] else host for task, host in held.items()}
 

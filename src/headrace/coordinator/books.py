@@ -45,20 +45,17 @@ class QueryBook:
     """The queries of one run. Each has a number."""
 
     def __init__(self, containers: Iterable[Sequence[object]]) -> None:
-        """``containers`` are the tasks of each container."""
         self._asked: dict[int, _Asked] = {}
         self.seat(containers)
         self._next = 1
         self._answered = self._timed_out = self._refused = 0
 
     def seat(self, containers: Iterable[Sequence[object]]) -> None:
-        """Note the tasks of each container, before any has answered."""
         self._container_of = {str(task): number for number, tasks in enumerate(containers) for task in tasks}
         for asked in self._asked.values():
             asked.open = self._by_container(asked.ask)
 
     def ask(self, ask: messages.Ask) -> int:
-        """Add a query; return its number. Raises ``UsageError``, or ``UnavailableError`` if too many wait."""
         if not ask.tasks or len(set(ask.tasks)) != len(ask.tasks):
             raise UsageError(f"a query of table {ask.table!r} has to name at least one task, and each once")
         if unknown := [task for task in ask.tasks if task not in self._container_of]:
@@ -121,7 +118,6 @@ class QueryBook:
         return self._asked[number].open
 
     def take(self, number: int, missing: messages.ErrorReport | None = None) -> list[messages.TaskAnswer]:
-        """End a query; return its answers, and ``missing`` for each task that hasn't answered."""
         asked = self._asked.pop(number)
         if asked.open:
             self._timed_out += 1
@@ -154,7 +150,6 @@ class SlotBook:
         self._number = 0
 
     def reports(self, of: SlottedInput, tasks: Mapping[TaskName, messages.TaskStatus]) -> list[SlotReport | None]:
-        """Return the present reports about each slot of an input; None: nothing yet in this life of its task."""
         return [tasks[task].slots.get(str(ssp)) for task, ssp in of.slots]
 
     def order(
@@ -224,7 +219,6 @@ class CutBook:
         gone: Collection[TaskName],
         now_ms: int,
     ) -> CutReport:
-        """Take an order; return the progress of the present cut. ``gone`` tasks ended with their containers."""
         if not message.ask:
             self.cut = message.cut
         states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}

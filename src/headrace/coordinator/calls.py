@@ -192,7 +192,6 @@ _REFUSALS = {
 
 @cache
 def openapi() -> bytes:
-    """Return the OpenAPI document of the calls that tools make, as JSON."""
     calls = [call for call in declared() if call.by == "tool"]
     kinds = [Refusal, *(kind for call in calls for kind in (call.takes, call.answer) if kind is not None)]
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")

@@ -52,7 +52,6 @@ class CoordinatorClient(CoordinatorCalls):
     def __init__(
         self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0, hint: str = _LOOK
     ) -> None:
-        """``hint`` is the errors' hint if the coordinator doesn't answer."""
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise UsageError(f"{url!r} is not the address of a coordinator", hint="write http://host:port")
@@ -67,7 +66,6 @@ class CoordinatorClient(CoordinatorCalls):
         self._connection: http.client.HTTPConnection | None = None
 
     def sibling(self, *, timeout_s: float | None = None) -> CoordinatorClient:
-        """Return another client of the same coordinator, for another thread."""
         return CoordinatorClient(
             self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s, hint=self._hint
         )
@@ -139,7 +137,6 @@ class CoordinatorClient(CoordinatorCalls):
             connection.close()
 
     def _refusal(self, path: str, status: int, data: bytes, *, plain: bool) -> HeadraceError:
-        """With ``plain``, it is the user's mistake, and its error is returned unchanged."""
         where = f"the coordinator at {self._url} answered {path} with status {status}"
         try:
             report = messages.decode(messages.Refusal, data).error
@@ -219,6 +216,5 @@ class HeartbeatThread(WorkerThread):
 
     @override
     def failed(self, error: Exception) -> None:
-        """Whatever the cause, a container without a heartbeat must not continue."""
         if not self.closing.is_set():
             self._on_lost(error)

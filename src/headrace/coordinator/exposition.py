@@ -132,7 +132,6 @@ def by_name(series: Iterable[messages.Series]) -> Mapping[str, Sequence[messages
 
 
 def help_of(one: messages.Series) -> str:
-    """Return the description of a series; a user's own metric carries its description."""
     return BY_NAME[one.name].help if one.name in BY_NAME else one.help
 
 

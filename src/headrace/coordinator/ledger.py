@@ -86,12 +86,10 @@ class ContainerRecord:
         return self.state in {"running", "lost", "hung"}
 
     def host_kept(self, now_ms: float) -> str:
-        """Where it keeps standbys, or is expected back; "" if it doesn't any more."""
         gone = self.state == "finished" or self.seen_ms is None or now_ms - self.seen_ms >= GONE_MS
         return "" if gone or self.registered is None else self.registered.host
 
     def begin_life(self, registered: messages.Register, now_ms: float) -> None:
-        """Another process has registered, which replaces the present one, if there is one."""
         self.superseded = None
         if self.registered is not None:
             self.restarts += 1
@@ -169,7 +167,6 @@ class _TaskBook:
             self.reports[task] = msgspec.structs.replace(self.reports[task], generation=generation)
 
     def report(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
-        """Record a task's report; ``sent_ms`` is by the task's own clock."""
         self._rates[task].add(sent_ms, status.rows_in)
         if self.reports[task] is status:
             return  # an unchanged report of a task in this process
@@ -224,7 +221,6 @@ class StandbyBook:
     def __init__(
         self, wanted: int = 0, stages: Collection[str] = (), noted: Mapping[TaskName, Collection[str]] | None = None
     ) -> None:
-        """``noted`` says on which hosts there is state of tasks already."""
         self._wanted = wanted
         self._stages = frozenset(stages)
         self._noted = {task: set(hosts) for task, hosts in (noted or {}).items()}
@@ -243,7 +239,6 @@ class StandbyBook:
         left: Callable[[Iterable[TaskName]], Sequence[TaskName]],
         now_ms: float,
     ) -> str:
-        """Deal the standbys again if something has changed. Return what there is to be warned of, once."""
         if not self._wanted:
             return ""
         hosts = {number: host for number, one in enumerate(containers) if (host := one.host_kept(now_ms))}
@@ -275,7 +270,6 @@ _PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
 
 
 def pause_ms(failures: int, chance: float) -> int:
-    """Return how long a container waits after this many failures in a row; ``chance`` is a random number in [0, 1]."""
     return 0 if failures < 2 else round(_PAUSES.pause_ms(failures - 1, chance) or 0)
 
 
@@ -405,7 +399,6 @@ class Ledger:
         self._tasks.grant(grants)
 
     def check_request(self, message: messages.GenerationRequest, now_ms: float) -> TaskName:
-        """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
         container = self.check_current(message.container, message.incarnation)
         (task,) = self._of_container(message.container, [message.task])
         if not container.alive or task not in self._left(container):
@@ -498,12 +491,10 @@ class Ledger:
             self._stopped = True
 
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
-        """Order a cut, or cancel it; return the progress of the present one. ``clock_ms`` is the time of day."""
         gone = {task for c in self._containers if not c.alive for task in self._tasks.ended(c.tasks)}
         return self._cuts.order(message, self._tasks.reports, gone, clock_ms)
 
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
-        """Order these tasks to start over in place. Return those that run here and haven't ended."""
         wanted = set(tasks)
         found: dict[TaskName, int] = {}
         for container in self._containers:
@@ -527,7 +518,6 @@ class Ledger:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers with overdue heartbeats as lost, and end a drain that takes too long."""
         if self.state == "draining" and not self.saving:
             self._draining_since = now_ms if self._draining_since is None else self._draining_since
             self._watch_drain(now_ms - self._draining_since)

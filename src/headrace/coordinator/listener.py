@@ -65,7 +65,6 @@ class Admission(Generic[C]):
         self._known: set[C] = set()
 
     def arrived(self, connection: C, address: str, now_s: float) -> C | None:
-        """Add a new connection. Return the connection to close for it, if one has to make room."""
         gone = None
         if len(self._strangers) >= self._strangers_max:
             counts = Counter(stranger.address for stranger in self._strangers.values())

@@ -52,7 +52,6 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return cls(type=name, message=str(error) or name, retry=True, traceback=text)
 
     def as_error(self) -> HeadraceError:
-        """Return the error, of its original class if that is one of ours."""
         kind = getattr(errors, self.type, None)
         if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
             return HeadraceError(f"{self.type}: {self.message}\n{self.traceback}", hint=self.hint)
@@ -472,7 +471,6 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
 
     @property
     def away(self) -> str:
-        """What keeps its tasks from running; empty if it isn't known to be away."""
         if self.lacks:
             return f"waits for a slot: {self.lacks}"
         return f"is {self.state}" if self.state in ("lost", "hung", "failed") else ""

@@ -123,7 +123,6 @@ _SAME_MS = 100
 
 
 def long_call(message: messages.Heartbeat, before: messages.Holdup | None) -> messages.Holdup | None:
-    """Return the call of the app's own code that a heartbeat reports; ``before`` is the one known so far."""
     call = next((one for status in message.tasks for one in status.holdups if one.words.whole), None)
     if call is not None and before is not None and abs(call.since_ms - before.since_ms) < _SAME_MS:
         return msgspec.structs.replace(call, since_ms=before.since_ms)
@@ -148,11 +147,9 @@ class CallLimits:
     replaced: bool = True
 
     def hangs(self, call: messages.Holdup) -> bool:
-        """Return whether the call will probably never end, because it hasn't moved to another message for too long."""
         return self.hung_after_ms is not None and call.still_ms >= self.hung_after_ms
 
     def gave_up_drain(self, waits: Sequence[str]) -> messages.ErrorReport:
-        """Return the error that ends an app whose drain takes too long; ``waits`` describes each container."""
         more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
         error = UserFunctionError(
             f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: "
@@ -229,7 +226,6 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def summed(before: Iterable[messages.Series], now: Iterable[messages.Series]) -> list[messages.Series]:
-    """The totals of former processes and of the present one. Gauges are those of the present one."""
     found: dict[_Key, messages.Series] = {_key(one): one for one in before if one.kind != "gauge"}
     for one in now:
         former = found.get(key := _key(one))
@@ -276,7 +272,6 @@ def _as_of_now(task: messages.TaskStatus, container: messages.ContainerStatus | 
 
 
 def _culprits(task: messages.TaskStatus, known: Mapping[str, messages.TaskStatus]) -> set[str]:
-    """Return the tasks at which the waits of this one end."""
     found: set[str] = set()
     seen: set[str] = set()
     ahead = list(chain(*task.waits_for.values()))

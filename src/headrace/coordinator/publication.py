@@ -98,7 +98,6 @@ def metrics_token(metadata: MetadataStore, app: str) -> str:
 
 
 def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address:
-    """Return the running deployment of the app, or the one with ``stage``. Raises ``UsageError`` if there is none."""
     live = [address for address in find_all(metadata, app) if stage is None or stage in address.stages]
     what = f"app {app!r}" if stage is None else f"stage {stage!r} of app {app!r}"
     if not live:
@@ -210,7 +209,6 @@ class Publication:
         self._version = None
 
     def _mine(self) -> Version | None:
-        """Return the version of this run's entry; None if it was removed. No other run has an entry of this name."""
         entry = self._metadata.get(SPACE, running_key(self.address))
         return None if entry is None else entry.version
 
@@ -268,7 +266,6 @@ def publish(
 
 
 def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list[Change]:
-    """Return the entries to remove from the book: runs of these stages that have ended or died."""
     changes: list[Change] = []
     for run in all_running(metadata, app):
         if set(run.address.stages).isdisjoint(stages):
@@ -317,7 +314,6 @@ def ended(metadata: MetadataStore, app: str | None = None) -> list[messages.AppS
 
 
 def unreachable(address: Address, error: HeadraceError) -> messages.AppStatus:
-    """Return the status of a deployment whose driver doesn't answer; its machine may be unreachable from here."""
     return _last_status(address, "unreachable", f"doesn't answer: {error.message}", address.way)
 
 

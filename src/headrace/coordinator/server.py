@@ -125,7 +125,6 @@ class _QueryBroker:
         state_of: Callable[[int], messages.ContainerState],
         clock: Clock,
     ) -> None:
-        """``check_current`` raises if an incarnation isn't its container's current one."""
         self._book = QueryBook(containers)
         self._check_current = check_current
         self._state_of = state_of
@@ -254,7 +253,6 @@ class SilenceThread(RepeatedStep):
     """Asks whether the app can speak, until it does or the run ends."""
 
     def __init__(self, advance: Callable[[], bool], fail: Callable[[BaseException], None]) -> None:
-        """``advance`` takes the next step, and returns False when there is none left."""
         super().__init__("headrace-silence", LOOK_S)
         self._advance = advance
         self._fail = fail
@@ -381,7 +379,6 @@ class Coordinator:
             return self._ledger.orders
 
     def stop(self) -> None:
-        """Order every container to end at once. They receive this with their next heartbeat."""
         with self._noticing():
             self._ledger.stop()
 
@@ -391,7 +388,6 @@ class Coordinator:
 
     @property
     def saving(self) -> bool:
-        """Whether the order to drain is held back until a savepoint is taken."""
         return self._ledger.saving
 
     def release_drain(self) -> None:
@@ -408,7 +404,6 @@ class Coordinator:
 
     # -- for containers, over HTTP or in this process --------------------------------------------------
     def register(self, message: messages.Register) -> messages.Assignment:
-        """Register a container's process; return its tasks. The first ones of a run wait for the others."""
         self._seat(message)
         with self._granting:
             with self._noticing() as now_ms:
@@ -550,7 +545,6 @@ class Coordinator:
         return mute is not None
 
     def fan_out(self) -> None:
-        """Turn written startpoints into orders. The driver calls this before containers start."""
         with self._granting:
             self._startpoints.fan_out()
 
@@ -561,7 +555,6 @@ class Coordinator:
         return msgspec.structs.replace(answer, restarted=self.apply_startpoints().restarted)
 
     def apply_startpoints(self) -> messages.Applied:
-        """Fan out written startpoints, and make the tasks concerned start over in place."""
         with self._granting:
             tasks = self._startpoints.fan_out()
             with self._noticing():
@@ -616,7 +609,6 @@ class Coordinator:
             self._log_notes()
 
     def _log_notes(self) -> None:
-        """Log events, without the lock, because writing a log line may block."""
         with self._changed:
             notes = self._ledger.take_notes()
         app = self._ledger.app

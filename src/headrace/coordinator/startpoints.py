@@ -72,13 +72,11 @@ def waiting_startpoints(metadata: MetadataStore) -> AllStartpoints:
 
 
 def warn_of_unapplied(metadata: MetadataStore, app: str, what: str) -> None:
-    """Log the startpoints that aren't done with, if there are any: a batch job doesn't apply them."""
     for state in StartpointBook(metadata, app).states():
         _log.warning(f"{what} doesn't apply a startpoint, which stays for the live app", startpoint=state.in_words)
 
 
 def check_none_waits(metadata: MetadataStore, app: str) -> None:
-    """Raise ``UsageError`` if startpoints wait for an app that is about to begin with a backfill."""
     waiting = StartpointBook(metadata, app).states()
     if waiting:
         lines = "".join(f"\n  {state.in_words}" for state in waiting)
@@ -101,7 +99,6 @@ class StartpointService:
     def __init__(
         self, metadata: MetadataStore, inputs: AppInputs, committed: Callable[[], Committed], clock: Clock
     ) -> None:
-        """``committed`` gives what reads the commits as they are then."""
         self.inputs = inputs
         self._partitions = inputs.partitions
         self.book = StartpointBook(metadata, inputs.app)
@@ -114,7 +111,6 @@ class StartpointService:
 
     # -- for users
     def set(self, request: SetStartpoint) -> SetAnswer:
-        """Write the startpoints of the request, all or none; with ``dry_run``, only return their effect."""
         places = self._places(request)
         keys = list(dict.fromkeys(StartpointKey(one.input.kept_as, one.partition, request.task) for one in places))
         self._check(request, len({key.partition for key in keys}))
@@ -308,7 +304,6 @@ class _Resolving:
         self._offsets: dict[tuple[str, int], Offset] = {}
 
     def move(self, place: _InputPlace, point: Startpoint) -> Move:
-        """What a startpoint means for a place. Raises an error if it can't be applied there."""
         one = place.input
         self._check_not_ended(place)
         spec = self._inputs.system(one)

@@ -70,7 +70,6 @@ def watchers_of(plan: Plan, token: str) -> list[Watcher]:
 
 
 def pages_of(watchers: Iterable[Watcher]) -> Watcher:
-    """Return the watcher with pages; one that does nothing if there is none."""
     return next((one for one in watchers if one.pages is not None), Watcher())
 
 

@@ -58,7 +58,6 @@ class Calling:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether calling the function returns a coroutine, as far as can be known without calling it."""
     return inspect.iscoroutinefunction(called_by(function))
 
 

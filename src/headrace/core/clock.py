@@ -126,7 +126,6 @@ def utc_text(ms: int) -> str:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Return a moment as milliseconds since the epoch; one without a zone is in UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // _MILLISECOND
 

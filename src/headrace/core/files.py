@@ -239,7 +239,6 @@ class Bell:
         return self._reader
 
     def ring(self) -> None:
-        """Make the descriptor readable. Does nothing once it is closed."""
         if not self._rung and not self._closed:
             self._rung = True
             os.write(self._writer, b"\0")

@@ -213,7 +213,6 @@ class LineFormatter(logging.Formatter):
     """Renders a record as ``time LEVEL logger: message key=value ...`` or as a JSON object; hides passwords in URLs."""
 
     def __init__(self, kind: Format = "text", fields: Mapping[str, Field] | None = None) -> None:
-        """``fields`` are added to every record, before its own."""
         super().__init__()
         self._kind = kind
         self._fields = dict(fields or {})

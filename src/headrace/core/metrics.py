@@ -33,7 +33,6 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """What Prometheus makes of it; by its name, a counter ends with ``_total``."""
         return "histogram" if self.histogram else "counter" if self.name.endswith("_total") else "gauge"
 
     @property
@@ -305,7 +304,6 @@ class UserMetrics:
         self._kinds: dict[str, Kind] = {}
 
     def record(self, like: Cell, labels: Mapping[str, object], value: float) -> None:
-        """Add to a counter, set a gauge, or count a value of a histogram."""
         with self._lock:
             if (cell := self._cell(like, labels)) is None:
                 return

@@ -26,7 +26,6 @@ def own_points(group: str) -> dict[str, str]:
 
 @cache
 def _own() -> tuple[tuple[str, str, str], ...]:
-    """Read the group, name and value of each entry point of Headrace's own, once."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -36,7 +36,6 @@ class SecretOptions:
         return f"{type(self).__name__}({shown})"
 
     def clean(self, message: str) -> str:
-        """Return a message of a third party with the values of these options replaced by ``***``."""
         return _without(
             {value for _, value in self.pairs if len(value) > 5}, message
         )  # others are switches and numbers
@@ -163,7 +162,6 @@ class SecretUrl:
         return f"{type(self).__name__}({str(self)!r})"
 
     def clean(self, message: str) -> str:
-        """Return a message of a third party with the secrets of this URL replaced by ``***``."""
         return _without(self._secrets(), message)
 
     def _secrets(self) -> set[str]:

@@ -71,7 +71,6 @@ class RepeatedStep(WorkerThread):
         self._every_s = every_s
 
     def step(self) -> bool:
-        """Run a step, on the thread; return whether there are more."""
         raise NotImplementedError
 
     def last_step(self) -> None:

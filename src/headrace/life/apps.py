@@ -120,7 +120,6 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if known.options is None else SystemSpec(name, known.kind, known.options)
 
     def own_spec(self, app: str, home: Path) -> SystemSpec:
-        """The system of the app's own streams. Raises ``UsageError`` if only the app's program can open it."""
         spec = self.spec(self.own, home)
         if spec is None:
             raise UsageError(
@@ -157,7 +156,6 @@ def _staying(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _can_be_told(value: object, name: str = "") -> bool:
-    """Whether a value is JSON without a secret."""
     match value:
         case Mapping():
             return all(isinstance(key, str) and _can_be_told(one, key) for key, one in value.items())
@@ -201,7 +199,6 @@ def check_snapshots(metadata: MetadataStore, plan: Plan) -> None:
 
 
 def record_systems(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = ()) -> None:
-    """Record the systems of these stages (default: all). Raises ``PlanError`` like the checks."""
     app, settings = plan.graph.app, plan.graph.settings
     used = {
         id_
@@ -254,7 +251,6 @@ def forget_systems(metadata: MetadataStore, app: str, timeline: int) -> None:
 
 
 def system_called(metadata: MetadataStore, home: Path, name: str, app: str | None = None) -> SystemSpec:
-    """The record system of this name; without one, that of the app's own streams. Raises ``UsageError``."""
     used = {known: latest_systems(metadata, known) for known, _ in all_systems(metadata) if app in (None, known)}
     if app is not None and app not in used:
         raise UsageError(
@@ -284,7 +280,6 @@ def system_called(metadata: MetadataStore, home: Path, name: str, app: str | Non
 
 
 def known_systems(metadata: MetadataStore, home: Path) -> list[SystemSpec]:
-    """The embedded log of this home, and all other record systems of apps, by their names."""
     found = [home_log(home)]
     for app in dict(all_systems(metadata)):
         systems = latest_systems(metadata, app)

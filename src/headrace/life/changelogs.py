@@ -176,7 +176,7 @@ class Changelogs:
 
 @contextmanager
 def opened_changelogs(metadata: MetadataStore, home: Path, app: str, timeline: int) -> Iterator[Changelogs | None]:
-    """The changelogs of an app in a timeline; None if it never ran there. Raises if only its program opens them."""
+    """The changelogs of an app in a timeline; None if it never ran there. Raises ``UsageError`` like ``Changelogs``."""
     systems = recorded_systems(metadata, app, timeline)
     with closing(Connections()) as connections:
         yield None if systems is None else Changelogs(home, app, timeline, systems, connections)
@@ -374,7 +374,6 @@ def _committed(facts: TaskCheckpoint, record: CommitRecord, changelogs: Changelo
 
 
 def _lag(changelogs: Changelogs, stream: StreamId, partition: int, offset: Offset | None) -> int | None:
-    """Return the distance from a position to the end; None where offsets aren't bytes."""
     known = changelogs.known(stream.system)
     if known is None or offset is None or not offsets_are_bytes(known[0]) or known[1].describe(stream.name) is None:
         return None
@@ -414,8 +413,6 @@ LastCommits = Callable[[str], TaskCheckpoint | None]
 
 
 def committed_in(home: Path, metadata: MetadataStore, app: str) -> LastCommits:
-    """What reads them from the app's home, each once."""
-
     @cache
     def find(task: str) -> TaskCheckpoint | None:
         try:
@@ -446,7 +443,6 @@ def with_memos(metadata: MetadataStore, graph: Graph) -> Graph:
 
 
 def record_memos(metadata: MetadataStore, plan: Plan) -> Plan:
-    """Record what the app remembers since its run has begun; return the plan with it."""
     namespace = _namespace(plan.graph.app)
     for id_, stream in plan.streams.items():
         options = stream.spec.system.options

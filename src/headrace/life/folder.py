@@ -98,7 +98,6 @@ class Shelf:
             self.check_free(name)
 
     def delete(self, name: str) -> None:
-        """Delete a savepoint. A partly deleted one doesn't count as one."""
         path = self.path(name)
         with writing(path):
             gone = path.rename(self.folder / f"{_DRAFT}{uuid.uuid4().hex}")
@@ -164,7 +163,6 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def copies(folder: Path, tasks: list[TaskName]) -> tuple[TaskCopy, ...]:
-    """Return a folder's files of these tasks, with checksums. Raises ``DataError`` if a task is missing."""
     found = []
     for task in sorted(tasks):
         mine, ended = folder / task_folder(task), kept_commit(folder, task).record.ended
@@ -186,7 +184,6 @@ def kept_commit(folder: Path, task: TaskName) -> KeptCommit:
 
 
 def verify(folder: Path, manifest: Manifest, progress: Progress = lambda what: None) -> None:
-    """Raise ``DataError`` if a file of a savepoint is missing or has changed since it was written."""
     for copy in manifest.tasks:
         progress(f"checking task {copy.task}")
         for name, expected in copy.files.items():
@@ -281,7 +278,6 @@ def export(shelf: Shelf, name: str, target: Path, progress: Progress) -> Manifes
 
 
 def import_(shelf: Shelf, app: str, name: str, source: Path, from_app: str | None, progress: Progress) -> Manifest:
-    """Make what ``export`` wrote a savepoint of an app; ``from_app`` accepts that it was taken of another one."""
     if not source.exists():
         raise UsageError(f"{source} doesn't exist", hint="give the exported folder or .tar file")
     shelf.check_free(name)
@@ -399,7 +395,6 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
 
 @contextmanager
 def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
-    """Yield a draft of a timeline's folder, which it becomes if the block succeeds. The caller holds the lock."""
     folder = founding_folder(home, app, timeline)
     draft = folder.with_name(f".draft-{folder.name}")
     shutil.rmtree(draft, ignore_errors=True)

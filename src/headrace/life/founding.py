@@ -114,7 +114,6 @@ def _record(
 
 
 def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts by the ids of streams; a step or a table stands for the streams that its stage reads."""
     found: dict[str, int] = {}
     for id_, count in counts.items():
         for stream in _meant(inventory, id_):
@@ -507,7 +506,6 @@ _DECODER = msgspec.json.Decoder(Manifest)
 
 
 def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection[str] = ()) -> dict[str, str]:
-    """Return a new name for each intermediate stream, by the old one; none is ``taken`` or was used before."""
     used = {*taken, *inventory.gone, *(part.kept_as for _, part in inventory.parts() if part.kind == "stream")}
     names: dict[str, str] = {}
     for _, part in inventory.parts():
@@ -521,7 +519,6 @@ def new_streams(app: str, inventory: Inventory, timeline: int, taken: Collection
 
 
 def renamed(inventory: Inventory, streams: Mapping[str, str], gone: Collection[str] = ()) -> Inventory:
-    """Return the inventory with new names of streams. The old ones, and ``gone``, become former names."""
     stages = {}
     for name, record in inventory.stages.items():
         moved = {id_: part for id_, part in record.parts.items() if part.kind == "stream"}

@@ -85,7 +85,6 @@ class AppInputs:
         return found
 
     def named(self, name: str) -> list[AppInput]:
-        """Return the input with this id or name in each stage that reads it. Raises ``UsageError`` with the reason."""
         for matches in (lambda one: one.id == name, lambda one: name in (one.stream, StreamId.parse(one.stream).name)):
             found = [one for one in self.inputs if matches(one)]
             if found:
@@ -147,7 +146,6 @@ def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = (
 
 
 def recorded_inputs(metadata: MetadataStore, app: str, home: Path) -> AppInputs | None:
-    """Return the inputs of an app with this home as of its last start; None if it never started."""
     entries = metadata.scan(_namespace(app))
     records = []
     for stage, entry in entries.items():

@@ -118,7 +118,6 @@ class MetadataStore(Protocol):
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Raise ``ProtocolError`` if a key is changed twice. For implementations of ``write``."""
     keys = [change.key for change in changes]
     twice = {key for key in keys if keys.count(key) > 1} if len(set(keys)) < len(keys) else ()
     if twice:
@@ -408,7 +407,6 @@ def _make(connection: sqlite3.Connection, namespace: str, change: Change) -> Ver
 
 
 def open_metadata(home: Path, url: SecretUrl | None = None) -> MetadataStore:
-    """Open the store, and create it if it doesn't exist. The caller closes it."""
     if url is None:
         return SqliteMetadata(home / FILE)
     return _at(url, create=True)
@@ -536,7 +534,6 @@ class Places:
         self._namespace = f"places/{app}"
 
     def read(self) -> dict[TaskName, str]:
-        """Return the host of each task that one is known of. What can't be read isn't known."""
         return {
             TaskName(stage, number): host
             for stage, record in self._records()
@@ -578,6 +575,5 @@ class Places:
 
 
 def _merged(known: Sequence[_T], found: Mapping[int, _T], nothing: _T) -> list[_T]:
-    """What is known of tasks by their numbers, with what was found."""
     length = max(len(known), max(found, default=-1) + 1)
     return [found.get(n, known[n] if n < len(known) else nothing) for n in range(length)]

@@ -86,7 +86,6 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def order(self) -> Order:
-        """It as an order of its task; applied again, it means the same offset."""
         return Order(
             stream=self.stream,
             partition=self.partition,
@@ -196,7 +195,6 @@ class StartpointBook:
         return listed
 
     def fan_out(self, decide: Callable[[UnfinishedStartpoints], FanOut]) -> FanOut:
-        """Perform what ``decide`` says about the book, all or nothing; ask it again if that changes meanwhile."""
         for _ in range(_MOST_ATTEMPTS):
             entries = self._unfinished()
             found = decide(self._present(entries))
@@ -331,13 +329,11 @@ class _Orders:
         return old is None or not old.named or old.offset is not None
 
     def pass_over(self, task: str, point: StartpointState) -> None:
-        """Note that a task doesn't get this startpoint, because it has one of its own."""
         reason = f"task {task} has a startpoint of its own"
         self.done.append(msgspec.structs.replace(point, task=task, state="replaced", at_ms=self.now_ms, reason=reason))
 
 
 def fan_out(present: UnfinishedStartpoints, partitions: Partitions, now_ms: int) -> FanOut:
-    """Return the changes of the fan-out of these startpoints. ``partitions`` are all that the app reads."""
     orders = _Orders(present.ordered, now_ms)
     removed: list[StartpointKey] = []
     kept: list[StartpointState] = []
@@ -366,14 +362,12 @@ def fan_out(present: UnfinishedStartpoints, partitions: Partitions, now_ms: int)
 
 
 def next_orders(present: UnfinishedStartpoints, partitions: Partitions) -> dict[StartpointKey, StartpointState]:
-    """Return the startpoint that each task applies next, if it starts now: those written and those ordered already."""
     written = {state.startpoint.id: state for state in present.written.values()}
     due = [*present.ordered.values(), *fan_out(present, partitions, 0).ordered]
     return {state.key: written.get(state.startpoint.id, state) for state in due}
 
 
 def _misfit(key: StartpointKey, partitions: Partitions) -> str | None:
-    """Return why the app can't use a startpoint with this key; None if it can."""
     readers = partitions.get((key.stream, key.partition))
     if readers is None:
         numbers = sorted(partition for stream, partition in partitions if stream == key.stream)

@@ -89,7 +89,6 @@ class Timelines:
         return tuple(sorted(found))
 
     def get(self, number: int) -> Timeline | None:
-        """Return what is recorded of a timeline; None for the first one, and for one that doesn't exist."""
         return next((one for one in self.all if one.number == number), None)
 
     def begin(self, timeline: Timeline) -> None:
@@ -108,7 +107,6 @@ class Timelines:
         self._write(msgspec.structs.replace(self._record, timelines=tuple(changed)))
 
     def take_back(self) -> Timeline:
-        """Return to the timeline before the current one, and forget the current one; return its record."""
         found = self.get(self.current)
         if found is None:
             raise UsageError(
@@ -149,5 +147,4 @@ class Timelines:
 
 
 def current_timeline(store: MetadataStore | None, app: str) -> int:
-    """The number of the timeline in which an app runs; the first one if nothing is recorded."""
     return FIRST_TIMELINE if store is None else Timelines(store, app).current

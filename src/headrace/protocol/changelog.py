@@ -95,7 +95,6 @@ class Changelog:
 
     @property
     def replaced(self) -> bool:
-        """Whether the owner must stop: a newer generation counts, or a second writer has its generation."""
         return self.generation > self._own_generation or self.second_writer is not None
 
     def stop_reason(self, task: TaskName) -> HeadraceError:

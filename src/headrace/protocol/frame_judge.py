@@ -130,7 +130,6 @@ class FrameJudge:
         raise ProtocolError(f"{ssp} at offset {offset}: a {header.kind.name} frame belongs only in a changelog")
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
-        """Add the fence of a restore frame that was found by scanning ahead."""
         parent = self._inputs[ssp].parents.get(header.producer)
         if parent is not None and header.generation > parent.generation and self._voids(restore):
             parent.fence(header.generation, restore.seq)
@@ -172,7 +171,6 @@ class FrameJudge:
     # -- derived from the state ------------------------------------------------------------------------
     @property
     def closed_through(self) -> int:
-        """The version through which all upstream tasks are complete; END when none is alive."""
         return min((parent.closed for parent in self._parents), default=END_VERSION)
 
     @property
@@ -186,7 +184,6 @@ class FrameJudge:
 
     @property
     def lagging(self) -> bool:
-        """Whether some upstream tasks are late with a version that others have closed."""
         return 0 < self._open < len(self._awaited)
 
     def held(self, label: int) -> frozenset[tuple[SSP, int]]:
@@ -195,12 +192,10 @@ class FrameJudge:
 
     @property
     def highest_label(self) -> int:
-        """The highest label processed since the last commit; -1 if nothing was."""
         return max((parent.label for parent in self._parents), default=-1)
 
     @property
     def lowest_buffered(self) -> int | None:
-        """The lowest label in the version buffer that isn't held; None if there is none."""
         firsts = ((parent, parent.buffered[0].label) for parent in self._parents if parent.buffered)
         return min((label for parent, label in firsts if not parent.holds(label)), default=None)
 
@@ -247,7 +242,7 @@ class FrameJudge:
         )
 
     def load(self, entries: Iterable[InputEntry], version: int, parents_version: int) -> None:
-        """Reset to a commit record, but keep fences and who is set aside. Unnamed inputs start at the oldest frame."""
+        """Reset to a commit record, but keep fences, and who is set aside. Inputs not in it start at the oldest."""
         self.version = version
         self.parents_version = parents_version
         saved = {(entry.stream, entry.partition): entry for entry in entries}
@@ -294,7 +289,6 @@ class FrameJudge:
         return self._voids(restore) and restore.seq + 1 < parent.covered
 
     def undoes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether a frame that the restore voids was processed since the last commit."""
         restore = _restore(control)
         return self._voids(restore) and parent.done > restore.seq
 
@@ -326,7 +320,6 @@ class FrameJudge:
         )
 
     def refuse_loss(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Fail: the upstream task repeats frames whose effects this task has committed."""
         raise ProtocolError(
             f"{parent}: generation {header.generation} goes back to #{_restore(control).seq} at offset "
             f"{offset}, but this task has committed input up to #{parent.covered - 1}: commits of the sending "

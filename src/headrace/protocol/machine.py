@@ -54,7 +54,6 @@ class Cadence:
         return min(closed, self.cut if whole else self.cut - 1)
 
     def timely(self, version: int) -> int:
-        """Return the label by the clock of a timer-driven task that has committed ``version``."""
         above = (version // self._interval + 1) * self._interval
         label = max(above, self.clock)
         return self.cut if self.cut is not None and version < self.cut < label else label
@@ -80,7 +79,6 @@ class TaskOrders:
         self._applied |= {(order.stream, order.partition): order.startpoint.id for order in self.due}
 
     def stamp(self, sources: Iterable[SourceEntry]) -> tuple[SourceEntry, ...]:
-        """Return the positions for a commit record, each with the startpoint that was last applied to it."""
         applied = ((entry, self._applied.get((entry.stream, entry.partition), "")) for entry in sources)
         return tuple(msgspec.structs.replace(entry, startpoint=id_) if id_ else entry for entry, id_ in applied)
 
@@ -158,7 +156,6 @@ class TableMethods:
         return instructions.TakeGeneration()
 
     def append_abort(self) -> Instruction:
-        """Append the abort record, the first record of a generation, which fences off older generations."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
         return instructions.AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 
@@ -182,7 +179,6 @@ class TableMethods:
         return instructions.SendControl(self._stamper.restores(self.version, self.label))
 
     def scan_ahead(self) -> Instruction:
-        """Learn which frames are void before processing any of them."""
         return instructions.ScanAhead(self._judge.positions())
 
     def feed(self) -> Instruction:
@@ -199,11 +195,9 @@ class TableMethods:
         return instructions.AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
-        """Append the commit record, the single step that decides whether the version happened."""
         return instructions.AppendCommit(self._commit_version, self._next_version)
 
     def write_local(self) -> Instruction:
-        """Update local state, which always follows the changelog."""
         local = self._changelog.local
         if local is None:
             raise ProtocolError(f"task {self.config.task}: no commit to write")
@@ -213,7 +207,6 @@ class TableMethods:
         return instructions.SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
-        """Report the input frames that the commit covers, which are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
         return instructions.Report(
@@ -221,18 +214,15 @@ class TableMethods:
         )
 
     def release_orders(self) -> Instruction:
-        """Tell the coordinator which startpoints a commit covers, so that it may delete them."""
         return instructions.ReleaseOrders(self._orders.covered)
 
     def keep(self) -> Instruction:
         return instructions.Keep(self.version)
 
     def end(self) -> Instruction:
-        """End: the final commit is announced and acknowledged."""
         return instructions.End()
 
     def stop(self) -> Instruction:
-        """Stop: another incarnation has the right to run this task."""
         return instructions.Stop(self._changelog.stop_reason(self.config.task))
 
     # -- guards -------------------------------------------------------------------------------------------
@@ -267,7 +257,6 @@ class TableMethods:
         return self._inputs_ended and not self.end_of_stream_sent
 
     def final_due(self) -> bool:
-        """Whether nothing more will arrive, and nothing that arrived can become void."""
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
@@ -327,7 +316,6 @@ class TableMethods:
         self._commit_version, self._next_version = closed, closed + 1
 
     def decide_timer(self) -> None:
-        """Choose the highest label in use as the version to commit, and the next label by the clock."""
         self._commit_version = max(self.label, self._judge.highest_label)
         self._next_version = self._cadence.timely(self._commit_version)
 
@@ -553,7 +541,6 @@ class ProtocolMachine(TableMethods):
         self._inputs_ended = self._woken = True
 
     def abandon(self) -> None:
-        """Give up everything uncommitted and restart, after an external failure."""
         if self.phase not in {Phase.OVER, Phase.STOPPED}:
             self.phase, self._current = Phase.DOWN, None
 

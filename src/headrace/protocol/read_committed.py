@@ -109,7 +109,6 @@ class ReadCommitted(Generic[T]):
 
     @property
     def undecided(self) -> bool:
-        """Frames wait for their commit, or came out of turn."""
         return self.undecided_before(None)
 
     def undecided_before(self, offset: Offset | None) -> bool:

@@ -204,7 +204,6 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
         )
 
     def reader_at(self, offset: Offset) -> ReaderPosition:
-        """Return the position of a reader that goes on at ``offset`` with what this one knows."""
         return ReaderPosition(offset=offset, whole=self.whole, covered=self.covered, plain_before=self.plain_before)
 
 
