@@ -1,7 +1,6 @@
 """``headrace doctor``: does this machine have what an app needs, and what to do where it doesn't.
 
-Each check looks at one thing and yields what it found. It changes nothing but a file of its own in the home, which it
-removes. A check that can't look says so; it never ends the others.
+It changes nothing but a file of its own in the home, which it removes. A check that can't look never ends the others.
 """
 
 from __future__ import annotations
@@ -73,7 +72,8 @@ def look(home: Path, metadata: SecretUrl | None, load: Callable[[], Graph] | Non
             yield Finding("problem", subject, str(error))
 
 
-# -- the machine -------------------------------------------------------------------------------------
+def _warned(wrong: bool, subject: str, found: str, remedy: str) -> Finding:
+    return Finding("warning", subject, found, remedy) if wrong else Finding("ok", subject, found)
 
 
 def _python() -> Iterator[Finding]:
@@ -123,12 +123,8 @@ def _spark() -> Iterator[Finding]:
     if other is None:
         yield Finding("ok", "Spark", f"{own}, as a package of Python")
     elif release.is_file() and f"Spark {own} " not in release.read_text():
-        yield Finding(
-            "problem",
-            "Spark",
-            f"the package is {own}, but SPARK_HOME={other} is {release.read_text().splitlines()[0]}",
-            "unset SPARK_HOME, or install the same version of both",
-        )
+        found = f"the package is {own}, but SPARK_HOME={other} is {release.read_text().splitlines()[0]}"
+        yield Finding("problem", "Spark", found, "unset SPARK_HOME, or install the same version of both")
     else:
         yield Finding("ok", "Spark", f"{own}, SPARK_HOME={other}")
 
@@ -152,9 +148,8 @@ def _memory() -> Iterator[Finding]:
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else "max"
     within = min(available, int(text)) if text.isdigit() else available
-    few = within < MEMORY_LEAST
     remedy = "Spark takes about half a gigabyte, a container a few hundred megabytes: end something, or use --local"
-    yield Finding("warning" if few else "ok", "memory", f"{format_bytes(within)} available", remedy if few else "")
+    yield _warned(within < MEMORY_LEAST, "memory", f"{format_bytes(within)} available", remedy)
 
 
 def _network() -> Iterator[Finding]:
@@ -173,16 +168,12 @@ def _network() -> Iterator[Finding]:
             yield Finding("ok", "ports", "a port on 127.0.0.1 can be opened and reached")
 
 
-# -- where things are kept -----------------------------------------------------------------------------
-
-
 def _disk(home: Path) -> Iterator[Finding]:
     """Write and sync a small file where the home is or will be, look at its time, and remove it."""
     place = next(folder for folder in (home.absolute(), *home.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
-    few = free < SPACE_LEAST
-    remedy = "make room: a full disk stops the app until there is some" if few else ""
-    yield Finding("warning" if few else "ok", "disk", f"{format_bytes(free)} free at {place}", remedy)
+    remedy = "make room: a full disk stops the app until there is some"
+    yield _warned(free < SPACE_LEAST, "disk", f"{format_bytes(free)} free at {place}", remedy)
     syncs: list[float] = []
     with tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-") as file:
         for _ in range(_SYNCS):
@@ -192,9 +183,8 @@ def _disk(home: Path) -> Iterator[Finding]:
             os.fsync(file.fileno())
             syncs.append((time.monotonic() - before) * 1000)
         skew_ms = abs(Path(file.name).stat().st_mtime - time.time()) * 1000
-    slow = median(syncs) > SYNC_SLOW_MS
-    remedy = 'each checkpoint waits for some: use a faster disk, or durability="process"' if slow else ""
-    yield Finding("warning" if slow else "ok", "syncing", f"the disk takes {median(syncs):.1f} ms", remedy)
+    remedy = 'each checkpoint waits for some: use a faster disk, or durability="process"'
+    yield _warned(median(syncs) > SYNC_SLOW_MS, "syncing", f"the disk takes {median(syncs):.1f} ms", remedy)
     if skew_ms > SKEW_MS_MAX:
         remedy = "synchronise both clocks (chrony, systemd-timesyncd)"
         yield Finding("problem", "clock", f"it differs by {skew_ms:.0f} ms from that of the disk's server", remedy)
@@ -230,8 +220,7 @@ def _systems(graph: Graph) -> Iterator[Finding]:
                 needed = info is None and spec.role in (Role.SOURCE, Role.SIDE_INPUT)
                 there = "isn't there yet" if info is None else f"has {counted(info.partitions, 'partition')}"
                 found = f"{spec.system.kind} answers: {spec.stream.name} {there}"
-                remedy = "create it before the app starts; headrace plan says how" if needed else ""
-                yield Finding("warning" if needed else "ok", subject, found, remedy)
+                yield _warned(needed, subject, found, "create it before the app starts; headrace plan says how")
     finally:
         connections.close()
     if (place := graph.settings.snapshots) is not None:

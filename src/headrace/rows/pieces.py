@@ -34,16 +34,12 @@ TIME = "__time_in_piece"  # the column of a piece that has its rows' event times
 
 SCHEMA = pa.schema(
     [
-        pa.field("stream", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("first", pa.int64(), nullable=False),
-        pa.field("last", pa.int64(), nullable=False),
-        pa.field("rows", pa.int32(), nullable=False),
-        pa.field("writer", pa.string(), nullable=False),
-        pa.field("number", pa.int64(), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
+        pa.field("stream", pa.string(), nullable=False), pa.field("partition", pa.int32(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False), pa.field("last", pa.int64(), nullable=False),
+        pa.field("rows", pa.int32(), nullable=False), pa.field("writer", pa.string(), nullable=False),
+        pa.field("number", pa.int64(), nullable=False), pa.field("body", pa.binary(), nullable=False),
     ]
-)
+)  # fmt: skip
 """Pieces as a table. ``number`` counts the pieces of a writer, so that the order of equal times is stable."""
 _NUMBERS = {pa.int32(): np.int32, pa.int64(): np.int64}
 _BYTES_MAX = (1 << 31) - 1

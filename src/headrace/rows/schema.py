@@ -89,14 +89,9 @@ def _of_arrow(declared: Any, column: str) -> pl.DataType:
 
 # -- declared ----------------------------------------------------------------------------------------
 _DTYPE_OF_PYTHON: Mapping[Any, pl.DataType] = {
-    str: pl.String(),
-    int: pl.Int64(),
-    float: pl.Float64(),
-    bool: pl.Boolean(),
-    bytes: pl.Binary(),
-    datetime: pl.Datetime("us"),
-    date: pl.Date(),
-}
+    str: pl.String(), int: pl.Int64(), float: pl.Float64(), bool: pl.Boolean(), bytes: pl.Binary(),
+    datetime: pl.Datetime("us"), date: pl.Date(),
+}  # fmt: skip
 _REFUSED = (pl.Object, pl.Unknown, pl.Int128, pl.UInt128)
 _ALLOWED_DTYPES = "any Polars type but Object, Unknown, Int128 and UInt128"
 _ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], Optional[...] or a dataclass of these"

@@ -266,18 +266,10 @@ _INTEGERS: dict[type[pl.DataType], tuple[int, int]] = {
 }  # fmt: skip
 
 _PLAIN: dict[type[pl.DataType], Any] = {
-    pl.UInt64: Annotated[int, Meta(ge=0)],
-    pl.Float32: float,
-    pl.Float64: float,
-    pl.Boolean: bool,
-    pl.String: str,
-    pl.Binary: bytes,
-    pl.Date: dt.date,
-    pl.Time: dt.time,
-    pl.Duration: dt.timedelta,
-    pl.Decimal: Decimal,
+    pl.UInt64: Annotated[int, Meta(ge=0)], pl.Float32: float, pl.Float64: float, pl.Boolean: bool, pl.String: str,
+    pl.Binary: bytes, pl.Date: dt.date, pl.Time: dt.time, pl.Duration: dt.timedelta, pl.Decimal: Decimal,
     pl.Null: None,
-}
+}  # fmt: skip
 
 
 def _python_type(dtype: Any, strict: bool) -> Any:

@@ -1,8 +1,4 @@
-"""Output of the command line, its exit codes, and options that several commands share.
-
-Results go to stdout and everything else to stderr, so that a pipe receives only results. Every command imports this
-module, so it imports nothing heavy.
-"""
+"""Output of the command line: results to stdout and everything else to stderr, so that a pipe receives only results."""
 
 from __future__ import annotations
 
@@ -23,12 +19,9 @@ class Exit(IntEnum):
     """Exit codes."""
 
     OK = 0
-    FAILED = 1
-    """The app or the command failed: data that doesn't fit, a full disk, an exception in the user's code."""
-    USAGE = 2
-    """The command, or the app as declared, can't work; running it again changes nothing."""
-    INTERRUPTED = 130
-    """Ctrl-C interrupted the command before it was done."""
+    FAILED = 1  # data that doesn't fit, a full disk, an exception in the user's code
+    USAGE = 2  # the command, or the app as declared, can't work; running it again changes nothing
+    INTERRUPTED = 130  # by Ctrl-C, before the command was done
 
 
 def exit_of(error: HeadraceError) -> Exit:

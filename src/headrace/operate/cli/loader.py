@@ -1,7 +1,5 @@
-"""Load the user's code, and find the app or the stream that a command names.
-
-``pipeline.py`` is a file with an app at its top level. ``pipeline.py:make_app`` names a variable of the file: an app,
-or a function that returns one. ``package.module:make_app`` names a variable of a module that can be imported.
+"""Load the user's code, and find the app that a command names: ``pipeline.py``, ``pipeline.py:make_app`` (a variable:
+an app, or a function that returns one) or ``package.module:make_app``.
 
 A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at
 its end has no effect. The rest of its top level runs.
@@ -107,8 +105,7 @@ def _type(parameter: inspect.Parameter) -> Any:
 
 MODULE = "__headrace_app__"
 _CHOICES_MAX = 6
-LOADING = "__headrace_loading__"
-"""Set in the module while the user's code runs, so that an ``app.run()`` there can be refused."""
+LOADING = "__headrace_loading__"  # set in the module while the user's code runs, so that it can't call ``app.run()``
 
 
 def load_app(
@@ -121,8 +118,7 @@ def load_app(
     """Run the code that ``target`` names, and return its app; ``name`` selects one if there are several.
 
     The code gets ``arguments`` as ``sys.argv[1:]``, and a function that creates the app gets ``values``
-    (``NAME=VALUE``). The module stays loaded because the app refers to functions in it. Raises ``UsageError`` if the
-    app names another ``home``.
+    (``NAME=VALUE``). Raises ``UsageError`` if the app names another ``home``.
     """
     if home is not None:
         os.environ[HOME_VARIABLE] = str(home)
@@ -157,9 +153,9 @@ def _loaded(target: str | Path, name: str | None, arguments: Sequence[str], valu
             f"{place} has no app at its top level",
             hint=_functions_hint(module, place) or 'declare one at the top level: app = hr.App("page-views")',
         )
-    if name is not None and name not in apps:
-        raise UsageError(f"{place} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
     if name is not None:
+        if name not in apps:
+            raise UsageError(f"{place} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
         return apps[name]
     if len(apps) > 1:
         raise UsageError(
@@ -185,13 +181,11 @@ def load_runnable_app(
 def find_apps(module: ModuleType) -> dict[str, Declarations]:
     found: dict[str, Declarations] = {}
     for value in vars(module).values():
-        if isinstance(value, Declarations):
-            other = found.setdefault(value.name, value)
-            if other is not value:
-                raise UsageError(
-                    f"{module.__file__} has two apps named {value.name!r}",
-                    hint="state is kept under the app's name: give each app its own name",
-                )
+        if isinstance(value, Declarations) and found.setdefault(value.name, value) is not value:
+            raise UsageError(
+                f"{module.__file__} has two apps named {value.name!r}",
+                hint="state is kept under the app's name: give each app its own name",
+            )
     return found
 
 

@@ -1,7 +1,6 @@
 """The commands, the output of their errors, and their exit codes.
 
-Every command accepts the options for log lines anywhere: before the verb, after it, or at the end. The module imports
-little, so that ``headrace --help`` answers at once. A command imports the rest when it is called.
+It imports little, so that ``headrace --help`` answers at once. A command imports the rest when it is called.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
-    """Return the log settings of a command line, and its other words. Words after ``--`` belong to the app.
+    """The log settings of a command line, wherever they are, and its other words. Those after ``--`` are the app's.
 
     >>> from headrace.operate.cli.main import log_settings
     >>> log_settings(["run", "pipeline.py", "--log-level", "debug", "--local"])
@@ -168,8 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _output_closed()
-    except SystemExit as ending:
-        # Typer turns a broken pipe into this error.
+    except SystemExit as ending:  # which Typer makes of a broken pipe
         if isinstance(ending.__context__, BrokenPipeError):
             return _output_closed()
         raise

@@ -15,16 +15,11 @@ from headrace.operate.cli.console import print_json, print_line, print_note
 from headrace.operate.cli.options import AsJson
 
 FILES = {
-    "pipeline.py": "pipeline.py.txt",
-    "test_pipeline.py": "test_pipeline.py.txt",
-    "pyproject.toml": "pyproject.toml.txt",
-    "README.md": "README.md.txt",
-    "Dockerfile": "Dockerfile.txt",
-    ".gitignore": "gitignore.txt",
-    ".github/workflows/test.yml": "ci.yml.txt",
-    "monitoring/alerts.yml": "alerts.yml",
+    "pipeline.py": "pipeline.py.txt", "test_pipeline.py": "test_pipeline.py.txt",
+    "pyproject.toml": "pyproject.toml.txt", "README.md": "README.md.txt", "Dockerfile": "Dockerfile.txt",
+    ".gitignore": "gitignore.txt", ".github/workflows/test.yml": "ci.yml.txt", "monitoring/alerts.yml": "alerts.yml",
     "monitoring/dashboard.json": "dashboard.json",
-}
+}  # fmt: skip
 """The files of a project, and the templates that they are made of."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share. Every command imports this, so it imports nothing heavy."""
 
 from __future__ import annotations
 

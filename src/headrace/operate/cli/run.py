@@ -172,23 +172,10 @@ def run(
     if not (local or batch or backfill):
         hurry_jvm(os.environ)
     application.run(
-        master=master,
-        containers=containers,
-        stages=stage or None,
-        local=local,
-        conf=settings or None,
-        progress=not quiet,
-        drop_state=drop_state or (),
-        rename=renames(rename),
-        savepoint=savepoint,
-        listen=listen,
-        advertise=advertise,
-        batch=batch,
-        until=until,
-        again=again,
-        backfill=backfill,
-        tables=tables_of(from_tables),
-    )
+        master=master, containers=containers, stages=stage or None, local=local, conf=settings or None,
+        progress=not quiet, drop_state=drop_state or (), rename=renames(rename), savepoint=savepoint, listen=listen,
+        advertise=advertise, batch=batch, until=until, again=again, backfill=backfill, tables=tables_of(from_tables),
+    )  # fmt: skip
     if as_json:
         print_json({"app": application.name, "ended": True})
 
@@ -285,15 +272,9 @@ def backfill(
 
     application = load_runnable_app(pipeline, app, arguments or (), arg or (), home)
     application.backfill(
-        until,
-        tables=tables_of(from_tables),
-        savepoint=savepoint,
-        publish=publish,
-        master=master,
-        conf=parse_conf(conf or ()) or None,
-        again=again,
-        progress=not quiet,
-    )
+        until, tables=tables_of(from_tables), savepoint=savepoint, publish=publish, master=master,
+        conf=parse_conf(conf or ()) or None, again=again, progress=not quiet,
+    )  # fmt: skip
     if as_json:
         print_json({"app": application.name, "savepoint": savepoint, "published": publish})
 

@@ -155,23 +155,12 @@ def restore(
         raise UsageError(f"--outputs {outputs}: expected again or silent", hint="write --outputs again")
     counts = parse_counts(partitions or ())
 
-    def asked(store: Any) -> Restoring:
-        return Restoring(
-            home=home,
-            app=app,
-            metadata=store,
-            name=name,
-            outputs="silent" if outputs == "silent" else "again",
-            partitions=counts,
-            progress=_progress(quiet or as_json),
-        )
-
-    if dry_run:
-        with existing_metadata(home, metadata) as store:
-            outlook = preview(asked(store))
-    else:
-        with closing(open_metadata(home, metadata)) as store:
-            outlook = restore_now(asked(store))
+    with existing_metadata(home, metadata) if dry_run else closing(open_metadata(home, metadata)) as store:
+        wanted = Restoring(
+            home=home, app=app, metadata=store, name=name, outputs="silent" if outputs == "silent" else "again",
+            partitions=counts, progress=_progress(quiet or as_json),
+        )  # fmt: skip
+        outlook = preview(wanted) if dry_run else restore_now(wanted)
     if as_json:
         print_json(_outlook_facts(outlook) | {"dryRun": dry_run})
     else:
@@ -291,27 +280,18 @@ def _time(ms: int) -> str:
 
 def _facts(name: str, manifest: Manifest) -> dict[str, Any]:
     return {
-        "app": manifest.app,
-        "name": name,
-        "version": manifest.version,
-        "createdMs": manifest.created_ms,
-        "timeline": manifest.timeline,
-        "tasks": len(manifest.tasks),
-        "bytes": manifest.size,
-    }
+        "app": manifest.app, "name": name, "version": manifest.version, "createdMs": manifest.created_ms,
+        "timeline": manifest.timeline, "tasks": len(manifest.tasks), "bytes": manifest.size,
+    }  # fmt: skip
 
 
 def _timeline_facts(timeline: Timeline | None) -> dict[str, Any]:
     if timeline is None:
         return {}
     return {
-        "savepoint": timeline.savepoint,
-        "fromApp": timeline.from_app,
-        "before": timeline.before,
-        "createdMs": timeline.created_ms,
-        "outputs": timeline.outputs,
-        "partitions": dict(timeline.partitions),
-    }
+        "savepoint": timeline.savepoint, "fromApp": timeline.from_app, "before": timeline.before,
+        "createdMs": timeline.created_ms, "outputs": timeline.outputs, "partitions": dict(timeline.partitions),
+    }  # fmt: skip
 
 
 def _outlook_facts(outlook: Outlook) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> S
     kinds: dict[str, Callable[[Any], Startpoint]] = {
         "--oldest": lambda _: points.oldest(until=end),
         "--upcoming": lambda _: points.upcoming(),
-        "--offset": lambda text: _offset(text, end),
+        "--offset": lambda text: points.offset(_offset(text), until=end),
         "--time": lambda text: _time(text, or_oldest=or_oldest, until=end),
         "--ago": lambda text: points.ago(text, or_oldest=or_oldest, until=end),
         "--custom": lambda text: _custom(text, end),
@@ -248,14 +248,11 @@ def _end(text: str, option: str) -> Startpoint:
     return _time(text, or_oldest=False)
 
 
-def _offset(text: str, until: Startpoint | None = None) -> Startpoint:
-    from headrace.run.startpoints import offset
-
+def _offset(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(
-            f"--offset {text}: expected an integer", hint="headrace offsets shows the offsets of an app's inputs"
-        )
-    return offset(int(text), until=until)
+        hint = "headrace offsets shows the offsets of an app's inputs"
+        raise UsageError(f"--offset {text}: expected an integer", hint=hint)
+    return int(text)
 
 
 def _time(text: str, *, or_oldest: bool, until: Startpoint | None = None) -> Startpoint:
@@ -281,7 +278,6 @@ def _custom(text: str, until: Startpoint | None) -> Startpoint:
 
 
 def _parsed(text: str) -> tuple[str, int | None]:
-
     name, slash, number = text.partition("/")
     if not slash:
         return text, None
@@ -297,8 +293,8 @@ def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
     deadline = time.monotonic() + _APPLY_S
     while True:
         found = [state for state in points.list(done=True) if state.startpoint.id in wanted]
-        open_ = [state for state in found if state.state in ("pending", "ordered", "applied")]
-        if not open_ or time.monotonic() > deadline:
+        waiting = any(state.state in ("pending", "ordered", "applied") for state in found)
+        if not waiting or time.monotonic() > deadline:
             return found
         time.sleep(_POLL_S)
 
@@ -310,17 +306,14 @@ def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_r
         ("input", "task", "from", "to", "what", "from time", "to time"),
         [
             (
-                f"{move.input}/{move.partition}",
-                move.task,
+                f"{move.input}/{move.partition}", move.task,
                 _offset_text(move.from_offset, "?" if move.committed else "its beginning"),
-                _offset_text(move.to_offset, "resolved at the start"),
-                effect(move),
-                moment(move.from_ms),
+                _offset_text(move.to_offset, "resolved at the start"), effect(move), moment(move.from_ms),
                 moment(move.to_ms),
             )
             for move in answer.moves
         ],
-    )
+    )  # fmt: skip
     for state in answer.replaced:
         print_note(f"note: this replaces {in_words(state.startpoint)} for {_where(state)}, which was never applied")
     for note in answer.notes:

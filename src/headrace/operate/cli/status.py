@@ -230,19 +230,13 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
         ("input", "task", "committed", "lag", "oldest", "end", "committed time", "oldest time", "newest time"),
         [
             (
-                f"{one.input}/{one.partition}",
-                one.task,
-                "none" if one.committed is None else f"{one.committed:,}",
-                _lag(one.lag, one.lag_bytes),
-                one.oldest,
-                one.newest,
-                moment(one.committed_ms),
-                moment(one.oldest_ms),
+                f"{one.input}/{one.partition}", one.task, "none" if one.committed is None else f"{one.committed:,}",
+                _lag(one.lag, one.lag_bytes), one.oldest, one.newest, moment(one.committed_ms), moment(one.oldest_ms),
                 moment(one.newest_ms),
             )
             for one in found
         ],
-    )
+    )  # fmt: skip
     for one in found:
         if one.until is not msgspec.UNSET and one.back is not msgspec.UNSET:
             place = f"{one.input}/{one.partition} in task {one.task}"

@@ -1,4 +1,4 @@
-"""The status of an app as text: tables of stages, outputs and containers, what holds tasks up, and warnings."""
+"""The status of an app as text."""
 
 from __future__ import annotations
 
@@ -23,15 +23,9 @@ from headrace.task.standby_status import furthest_behind
 _OLD_CHECKPOINT_MS = 60_000
 _SEQUENCE = re.compile(r"\d{20,}")
 _STATE_STYLES = {
-    "running": "green",
-    "lost": "red",
-    "hung": "red",
-    "failed": "red",
-    "draining": "yellow",
-    "blocked": "yellow",
-    "gone": "red",
-    "unreachable": "red",
-}
+    "running": "green", "lost": "red", "hung": "red", "failed": "red", "draining": "yellow", "blocked": "yellow",
+    "gone": "red", "unreachable": "red",
+}  # fmt: skip
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
@@ -39,7 +33,9 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms), soft_wrap=True)
     if status.ended_at is not None:
-        for line in _why(status):
+        hint = status.error.hint if status.error is not None else None
+        why = [] if status.error is None else status.error.message.splitlines()
+        for line in [*why, *([f"hint: {hint}"] if hint else [])]:
             console.print(Text(f"  {line}"), soft_wrap=True)
         return out.getvalue().rstrip("\n")
     console.print(_stages(status, now_ms))
@@ -119,13 +115,6 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
         for one in found:
             often = f", {one.times:,} times" if one.times > 1 else ""
             yield f"{name}: {one.message} ({age(now_ms - one.at_ms)} ago{often})"
-
-
-def _why(status: AppStatus) -> Iterable[str]:
-    if status.error is not None:
-        yield from status.error.message.splitlines()
-        if status.error.hint:
-            yield f"hint: {status.error.hint}"
 
 
 def _headline(status: AppStatus, now_ms: int) -> Text:
@@ -236,15 +225,11 @@ def _containers(status: AppStatus) -> Table:
     table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>")
     for one in status.containers:
         table.add_row(
-            str(one.id),
-            Text(one.state, style=_STATE_STYLES.get(one.state, "")),
-            one.host or "-",
-            "-" if one.pid is None else str(one.pid),
-            "-" if one.attempt is None else str(one.attempt),
-            str(len(one.tasks)),
-            format_bytes(one.rss_bytes) if one.rss_bytes else "-",
+            str(one.id), Text(one.state, style=_STATE_STYLES.get(one.state, "")), one.host or "-",
+            "-" if one.pid is None else str(one.pid), "-" if one.attempt is None else str(one.attempt),
+            str(len(one.tasks)), format_bytes(one.rss_bytes) if one.rss_bytes else "-",
             "-" if one.last_seen_ms is None else f"{age(one.last_seen_ms)} ago",
-        )
+        )  # fmt: skip
     return table
 
 

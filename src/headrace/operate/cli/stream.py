@@ -194,19 +194,13 @@ def _print(place: Place, about: dict[str, Any]) -> None:
     print_line(f"size     {size_as_text(about)} in {counted(about['partitions'], 'partition')}")
     print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
     print_line("")
-    print_table(
-        ("partition", "oldest", "upcoming", "size"),
-        [
-            (one["partition"], one["oldest"], one["upcoming"], place.amount(one["upcoming"] - one["oldest"]))
-            for one in about["extents"]
-        ],
-    )
+    rows = [(each["partition"], each["oldest"], each["upcoming"]) for each in about["extents"]]
+    sized = [(*row, place.amount(row[2] - row[1])) for row in rows]
+    print_table(("partition", "oldest", "upcoming", "size"), sized)
     if about["readers"]:
         print_line("")
-        print_table(
-            ("readers", "partition", "position", "behind"),
-            [(one["group"], one["partition"], one["position"], place.amount(one["lag"])) for one in about["readers"]],
-        )
+        readers = [(r["group"], r["partition"], r["position"], place.amount(r["lag"])) for r in about["readers"]]
+        print_table(("readers", "partition", "position", "behind"), readers)
 
 
 def seal(
@@ -322,21 +316,23 @@ def read(
         raise UsageError(f"--limit {limit}: expected a number of at least 1")
     place = locate(name, home, metadata, app)
     starts = _starts(place, start or (), time, ago, partition)
-    unreadable = _Unreadable()
-    damaged = refuse if strict else unreadable.add
+    unreadable = 0
+
+    def told(error: FrameError) -> None:
+        nonlocal unreadable
+        unreadable += 1
+        if unreadable <= _REASONS_MAX:
+            print_error(error.message, error.hint)
+
+    damaged = refuse if strict else told
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit, damaged=damaged)
     gate = CommittedGate() if committed else OpenGate()
     output = sys.stdout.buffer
     with Interrupt() as interrupt:
         reader = FrameReader(
-            place.system,
-            place.stream,
-            gate,
-            partial(_wait, interrupt, _descriptor()),
-            follow=follow,
-            enough=lambda: interrupt.requested,
-            damaged=damaged,
-        )
+            place.system, place.stream, gate, partial(_wait, interrupt, _descriptor()), follow=follow,
+            enough=lambda: interrupt.requested, damaged=damaged,
+        )  # fmt: skip
         with closing(reader.read(starts)) as batches:
             for frames in batches:
                 output.write(lines.of(frames))
@@ -345,24 +341,14 @@ def read(
                     break
     if gate.held and not lines.full:
         print_note(f"not shown, because not committed yet: {counted(gate.held, 'frame')}")
-    if unreadable.count:
-        left_out = f"{counted(unreadable.count, 'record')} of {place.stream} can't be read"
+    if unreadable:
+        left_out = f"{counted(unreadable, 'record')} of {place.stream} can't be read"
         print_error(f"{left_out}; the others are shown", hint="headrace stream verify checks the files of a log")
         raise typer.Exit(Exit.FAILED)
     if not lines.rows and lines.others and not control:
         print_note(
             f"{place.stream} has no rows, but {counted(lines.others, 'control frame')}: use --control to show them"
         )
-
-
-class _Unreadable:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self, error: FrameError) -> None:
-        self.count += 1
-        if self.count <= _REASONS_MAX:
-            print_error(error.message, error.hint)
 
 
 def _starts(
@@ -390,8 +376,7 @@ def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bo
     if source is not None:
         poll.register(source, select.POLLIN)
     if output_fd is not None:
-        # poll reports a closed output even though no event is requested.
-        poll.register(output_fd, 0)
+        poll.register(output_fd, 0)  # poll reports a closed output even though no event is requested
     ready = poll.poll(UNWATCHED_WAIT_MS if source is None else WAIT_MS)
     return all(fd != output_fd for fd, _ in ready)
 
@@ -484,13 +469,11 @@ def _print_repair(found: list[Findings]) -> None:
     print_table(("stream", "partitions", "records", "sealed", "unfinished", "damaged"), rows)
     damaged = [one for one in found if one.damaged]
     for one in damaged:
-        print_line("")
-        print_line(f"{one.stream} is damaged; readers stop with an error at:")
+        print_line(f"\n{one.stream} is damaged; readers stop with an error at:")
         for problem in _problems(one):
             print_line(problem)
     if damaged:
-        print_line("")
-        print_line("Restore a backup, or let readers skip the damaged bytes: headrace stream repair NAME")
+        print_line("\nRestore a backup, or let readers skip the damaged bytes: headrace stream repair NAME")
 
 
 def _problems(found: Findings) -> list[str]:
@@ -504,31 +487,16 @@ def _problems(found: Findings) -> list[str]:
 
 
 def _about(found: Findings) -> dict[str, Any]:
-    return {
-        "stream": found.stream,
-        "damaged": found.damaged,
-        "sealFault": found.seal_fault or None,
-        "partitions": [
-            {
-                "partition": one.partition,
-                "oldest": one.oldest,
-                "end": one.end,
-                "records": one.records,
-                "sealed": one.sealed,
-                "gaps": [
-                    {
-                        "start": gap.start,
-                        "stop": gap.stop,
-                        "kind": gap.kind.value,
-                        "zeros": gap.zeros,
-                        "reason": gap.reason,
-                    }
-                    for gap in one.gaps
-                ],
-            }
-            for one in found.partitions
-        ],
-    }
+    partitions = []
+    for one in found.partitions:
+        gaps = [
+            {"start": gap.start, "stop": gap.stop, "kind": gap.kind.value, "zeros": gap.zeros, "reason": gap.reason}
+            for gap in one.gaps
+        ]
+        about = {"partition": one.partition, "oldest": one.oldest, "end": one.end, "records": one.records}
+        partitions.append(about | {"sealed": one.sealed, "gaps": gaps})
+    known = {"stream": found.stream, "damaged": found.damaged, "sealFault": found.seal_fault or None}
+    return known | {"partitions": partitions}
 
 
 class OnError(StrEnum):
@@ -590,17 +558,10 @@ def write(
     if key and partition is not None:
         raise UsageError("--key and --partition both choose the partition", hint="leave one of them out")
     order = Order(
-        place=locate(name, home, metadata, app),
-        files=files or (),
-        keys=column_names(key),
-        partition=partition,
-        create=create,
-        partitions=partitions,
-        schema=schema,
-        skip_bad=on_error is OnError.SKIP,
-        drop_unknown=drop_unknown,
-        id=id_,
-    )
+        place=locate(name, home, metadata, app), files=files or (), keys=column_names(key), partition=partition,
+        create=create, partitions=partitions, schema=schema, skip_bad=on_error is OnError.SKIP,
+        drop_unknown=drop_unknown, id=id_,
+    )  # fmt: skip
     if sys.stdin.isatty() and (not files or "-" in files):
         print_note("reading JSON lines from the terminal; press Ctrl-D to end")
     with Interrupt() as interrupt:

@@ -1,8 +1,7 @@
-"""Facts about streams and their frames, for commands: positions, lines, and what a trim deletes.
+"""Facts about streams, for commands: their systems, positions in them, and what a trim deletes.
 
-``NAME`` and ``log.NAME`` are streams of the embedded log. Apps record their other systems in the metadata store when
-they start; ``--app`` names the app whose systems to use. Offsets of the embedded log are byte positions, so their
-differences are sizes. Offsets of other logs count frames.
+``NAME`` and ``log.NAME`` are streams of the embedded log, whose offsets are byte positions; those of other logs count
+frames. Apps record their other systems in the metadata store when they start; ``--app`` names the app whose to use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.clock import WallClock, check_past, parse_moment, to_ms, utc_text
 from headrace.core.errors import UsageError
@@ -113,20 +112,16 @@ def facts_about(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
             lag = max(0, extents[partition].upcoming - position)
             readers.append({"group": group, "partition": partition, "position": position, "lag": lag})
     total = sum(extent.upcoming - extent.oldest for extent in extents)
+    partitions = []
+    for number, extent in enumerate(extents):
+        about = {"partition": number, "oldest": extent.oldest, "upcoming": extent.upcoming}
+        size = place.size(extent.upcoming - extent.oldest)
+        partitions.append(about | {"bytes": size, "sealed": extent.sealed})
     return shape(place, info) | {
         "sealed": all(extent.sealed for extent in extents),
         "bytes": place.size(total),
         "frames": total if place.size(total) is None else None,
-        "extents": [
-            {
-                "partition": number,
-                "oldest": extent.oldest,
-                "upcoming": extent.upcoming,
-                "bytes": place.size(extent.upcoming - extent.oldest),
-                "sealed": extent.sealed,
-            }
-            for number, extent in enumerate(extents)
-        ],
+        "extents": partitions,
         "readers": readers,
     }
 
@@ -166,7 +161,7 @@ def _type_as_text(dtype: Any) -> str:
 
 
 def positions(place: Place, option: str, texts: Sequence[str], partition: int | None) -> dict[SSP, Position | None]:
-    """Return the partitions that a command selects, each with its position from ``option``, if any.
+    """The partitions that a command selects, each with its position from ``option``, if any.
 
     A text without a partition applies to all partitions that no other text names. ``partition`` selects only one.
     """
@@ -229,8 +224,7 @@ def _partition(place: Place, option: str, text: str, before: str, wanted: Sequen
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(NamedTuple):
     """A trim of one partition: it deletes the ``size`` offsets below ``before``."""
 
     ssp: SSP
@@ -244,9 +238,9 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
     extents = place.admin().extents(place.stream.name)
     cuts = []
     for ssp, position in wanted.items():
-        extent = extents[ssp.partition]
         if position is None or position is Edge.OLDEST:
             continue
+        extent = extents[ssp.partition]
         before = extent.upcoming if isinstance(position, Edge) else position
         if not extent.oldest <= before <= extent.upcoming:
             raise UsageError(

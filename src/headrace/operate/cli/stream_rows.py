@@ -1,10 +1,8 @@
-"""Rows from JSON lines, CSV and Parquet into a stream: their columns, and those that do not fit.
+"""Rows from JSON lines, CSV and Parquet into a stream: their columns, and those that do not fit. Frames as lines.
 
 A pipe is read as it fills. Rows are passed on when nothing more arrives for a moment, at the latest a tenth of a second
-after their first byte, so that ``tail -f | headrace stream write`` keeps up.
-
-A row that doesn't fit either ends the write, after the rows before it were written, or is left out and counted. If
-anything ends a write early, the same command with its id writes the rest.
+after their first byte. A row that doesn't fit either ends the write, after the rows before it were written, or is left
+out and counted. If anything ends a write early, the same command with its id writes the rest.
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ class Lines:
         limit: int | None = None,
         damaged: Damaged = refuse,
     ) -> None:
-        """``columns`` are the stream's declared columns, if any; rows from before a column was added lack it.
-
-        ``damaged`` gets the error of each frame that can't be read.
-        """
+        """``columns`` are the declared ones; older rows may lack some. ``damaged`` gets what can't be read."""
         self._columns, self._damaged = columns, damaged
         self._control, self._offsets = control, offsets
         self._left = limit
@@ -80,31 +75,28 @@ class Lines:
         return self._left == 0
 
     def of(self, frames: Iterable[Frame]) -> bytes:
-        return b"".join(self._frame(frame) for frame in frames if not self.full)
+        lines = bytearray()
+        for frame in frames:
+            if self.full:
+                break
+            try:
+                lines += self._lines(frame)
+            except FrameError as error:
+                self._damaged(error)
+        return bytes(lines)
 
-    def _frame(self, frame: Frame) -> bytes:
-        try:
-            return self._line(frame)
-        except FrameError as error:
-            self._damaged(error)
-            return b""
-
-    def _line(self, frame: Frame) -> bytes:
-        if frame.header.kind is Kind.USER:
-            rows = self._rows(frame)
-            self.rows += rows.height
-            self._count(rows.height)
-            return encode_lines(rows)
-        self.others += 1
-        if not self._control:
-            return b""
-        line = msgspec.json.encode(_described(frame)) + b"\n"
-        self._count(1)
-        return line
-
-    def _count(self, lines: int) -> None:
-        if self._left is not None:
-            self._left -= lines
+    def _lines(self, frame: Frame) -> bytes:
+        if frame.header.kind is not Kind.USER:
+            self.others += 1
+            if not self._control:
+                return b""
+            line = msgspec.json.encode(_described(frame)) + b"\n"
+            self._left = None if self._left is None else self._left - 1
+            return line
+        rows = self._rows(frame)
+        self.rows += rows.height
+        self._left = None if self._left is None else self._left - rows.height
+        return encode_lines(rows)
 
     def _rows(self, frame: Frame) -> pl.DataFrame:
         rows = rows_of(frame)
@@ -122,14 +114,10 @@ def _described(frame: Frame) -> dict[str, Any]:
     header = frame.header
     versions = {UNVERSIONED: None, END_VERSION: "end"}
     described: dict[str, Any] = {
-        CONTROL: header.kind.name.lower(),
-        PARTITION: frame.ssp.partition,
-        OFFSET: frame.offset,
-        "producer": header.producer,
-        "generation": header.generation,
-        "version": versions.get(header.version, header.version),
-        "seq": header.seq,
-    }
+        CONTROL: header.kind.name.lower(), PARTITION: frame.ssp.partition, OFFSET: frame.offset,
+        "producer": header.producer, "generation": header.generation,
+        "version": versions.get(header.version, header.version), "seq": header.seq,
+    }  # fmt: skip
     if header.kind not in _CONTROL_KINDS:
         return described | {"bytes": len(frame.body)}
     return described | {"message": control_of(frame)}
@@ -141,10 +129,8 @@ def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
     bad: list[BadRow] = []
     decoder = msgspec.json.Decoder(dict[str, Any])
     for index, line in enumerate(data.split(b"\n")):
-        if not line.strip():
-            continue
         try:
-            row = decoder.decode(line)
+            row = decoder.decode(line) if line.strip() else {}
         except UNREADABLE as error:
             bad.append(BadRow(index, readable(error), line))
             continue
@@ -232,8 +218,7 @@ class WritePatience:
 
 
 PROMPT = WritePatience(0.005, 0.1)
-THOROUGH = WritePatience(0.5, 1.0)
-"""The patience for the first rows, from which columns are inferred: more rows make a better guess."""
+THOROUGH = WritePatience(0.5, 1.0)  # for the first rows, from which columns are inferred: more make a better guess
 
 
 class RowSource:
@@ -353,20 +338,16 @@ def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> RowSourc
     if name == STDIN:
         return JsonLines(None, interrupt, drop_unknown)
     path = Path(name)
-    check_readable(path)
-    kind = path.suffix.lower()
-    if kind in (".parquet", ".pq", ".csv"):
-        return TableFile(path, kind == ".csv", interrupt, drop_unknown)
-    return JsonLines(path, interrupt, drop_unknown)
-
-
-def check_readable(path: Path) -> None:
     if not path.exists():
         raise UsageError(f"there is no file {path}")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint=f"name its files: {path}/*")
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} can't be read: permission denied")
+    kind = path.suffix.lower()
+    if kind in (".parquet", ".pq", ".csv"):
+        return TableFile(path, kind == ".csv", interrupt, drop_unknown)
+    return JsonLines(path, interrupt, drop_unknown)
 
 
 def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: WritePatience = PROMPT) -> Iterator[bytes]:
@@ -414,8 +395,7 @@ class Order:
     schema: str | None = None
     skip_bad: bool = False
     drop_unknown: bool = False
-    id: str | None = None
-    """The write's id; the stream may hold rows of earlier attempts at it. Without one it gets a random id."""
+    id: str | None = None  # the stream may hold rows of earlier attempts at it; without one it gets a random id
 
 
 class WrittenRows(msgspec.Struct, rename="camel"):
@@ -425,15 +405,13 @@ class WrittenRows(msgspec.Struct, rename="camel"):
     id: str
     created: bool = False
     rows: int = 0
-    already: int = 0
-    """How many rows earlier attempts had written."""
+    already: int = 0  # rows that earlier attempts had written
     skipped: int = 0
     first_skipped: str | None = None
     frames: int = 0
     bytes: int = 0
     rows_by_partition: dict[int, int] = {}
-    stopped_in: str | None = None
-    """The file that an interrupt left half written; None if nothing is missing."""
+    stopped_in: str | None = None  # the file that an interrupt left half written, if any
 
     def add(self, frames: Sequence[WrittenFrame]) -> None:
         for frame in frames:
@@ -534,7 +512,9 @@ class Writing:
                     self._progress(self.written)
             self._rows_before += number
             if self._interrupt.requested:
-                self.written.stopped_in = None if is_endless(source.name) else source.name
+                # An interrupt usually ends stdin from a pipe or a terminal.
+                endless = source.name == "stdin" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+                self.written.stopped_in = None if endless else source.name
                 return
 
     def _take(self, source: RowSource, number: int, block: Sequence[ParsedRows], writer: RowWriter) -> int:
@@ -573,12 +553,6 @@ class Writing:
 
     def _explain(self, error: DataError) -> DataError:
         if self._inferred:
-            error.hint = (
-                f"the columns were inferred from the first rows; declare them with --schema. Otherwise: {error.hint}"
-            )
+            guessed = "the columns were inferred from the first rows; declare them with --schema."
+            error.hint = f"{guessed} Otherwise: {error.hint}"
         return error
-
-
-def is_endless(name: str) -> bool:
-    """Return whether this is stdin from a pipe or a terminal, which an interrupt usually ends."""
-    return name == "stdin" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)

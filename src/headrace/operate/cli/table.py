@@ -33,7 +33,6 @@ Timeout = Annotated[
     typer.Option("--timeout", metavar="TIME", help="How long to wait for the answer; at most 30s.", show_default=True),
 ]
 TIMEOUT = "5s"
-
 At = Annotated[
     str | None,
     typer.Option(
@@ -79,7 +78,7 @@ def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
     from headrace.rows.pieces import RowsUnreadable
     from headrace.rows.text import JsonRows
 
-    token = json.dumps(text) if not _is_bare(dtype, text) else text
+    token = text if _is_bare(dtype, text) else json.dumps(text)
     try:
         return JsonRows({name: dtype}).parse(f"{{{json.dumps(name)}: {token}}}".encode()).to_series()[0]
     except RowsUnreadable as error:
@@ -148,7 +147,9 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
     for name, dtype in columns.schema.items():
         table.add_column(Text(name), justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for line in lines:
-        table.add_row(*(Text(_cell(line[name])) for name in columns.schema))
+        values = (line[name] for name in columns.schema)
+        cells = ("-" if v is None else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values)
+        table.add_row(*map(Text, cells))
     here, out = sys.stdout.isatty(), StringIO()
     width = shutil.get_terminal_size().columns if here else _UNBOUNDED
     Console(file=out, width=width, force_terminal=here, no_color=not here, highlight=False).print(table)
@@ -166,12 +167,6 @@ def print_versions(parts: Sequence[TaskRows]) -> None:
         at = "before the first commit" if version is None else f"at version {version}"
         notes.append(f"{', '.join(some)} {at}")
     print_note(f"{counted(rows, 'row')} of {'; '.join(notes)}")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def get(
@@ -232,19 +227,12 @@ def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as
         rows = [counters.get(task, {}).get(f"rows_of_{facts.id}", 0) for task in facts.tasks]
         found.append(
             {
-                "table": facts.id,
-                "kind": facts.kind,
-                "key": facts.key,
-                "values": facts.values,
-                "stage": facts.stage,
-                "running": address is not None,
-                "partitions": len(facts.tasks),
+                "table": facts.id, "kind": facts.kind, "key": facts.key, "values": facts.values, "stage": facts.stage,
+                "running": address is not None, "partitions": len(facts.tasks),
                 "rows": None if address is None or facts.kind not in READABLE else together(rows),
-                "ttlMs": facts.ttl_ms,
-                "storage": facts.storage,
-                "versionsMs": facts.versions_ms,
+                "ttlMs": facts.ttl_ms, "storage": facts.storage, "versionsMs": facts.versions_ms,
             }
-        )
+        )  # fmt: skip
     if as_json:
         print_json(found)
     elif found:

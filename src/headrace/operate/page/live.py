@@ -105,12 +105,9 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 
 MOST_LISTENERS = 16
-KEPT = 120
-"""How many events are kept for listeners that were cut off, and come back."""
-GRACE = 30
-"""How many more changes a document is kept for after the last listener has left, who may have been cut off."""
-BEAT_S = 5.0
-"""If nothing has changed for this long, listeners get a heartbeat."""
+KEPT = 120  # so many events are kept for listeners that were cut off, and come back
+GRACE = 30  # for so many more changes a document is kept when the last listener has left, who may have been cut off
+BEAT_S = 5.0  # if nothing has changed for this long, listeners get a heartbeat
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -122,13 +119,11 @@ class Feed:
         self._run = secrets.token_hex(4)
         self._changed = threading.Condition()
         self._document: Document | None = None
-        self._make: Callable[[], Document] | None = None
-        """Make the present document, unless it exists."""
+        self._make: Callable[[], Document] | None = None  # makes the present document, unless it exists
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._listening = self._refused = 0
-        self._alone = GRACE
-        """The number of changes without listeners."""
+        self._alone = GRACE  # the number of changes without listeners
         self._closed = False
 
     def seen(self) -> PagesStatus:
@@ -235,16 +230,12 @@ PATH = "/dashboard"
 INDEX = "index.html"
 
 _TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-}
+    ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+}  # fmt: skip
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""No script and no style but its own files. Attributes place the boxes of the plan."""
-
+)  # no script and no style but its own files; attributes place the boxes of the plan
 _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
@@ -282,11 +273,13 @@ class Site:
 
     def knows(self, visit: Visit) -> bool:
         given = visit.query.get("token", "") if visit.path == PATH else ""
-        return self._is_token(given) or self._is_token(self._in_cookie(visit.cookie))
+        return any(hmac.compare_digest(one.encode(), self._token.encode()) for one in (given, self._in_cookie(visit)))
 
     def answer(self, visit: Visit) -> Response | EventStream:
         if visit.path == PATH and "token" in visit.query:
-            return self._enter()
+            cookie = f"{self._cookie}={self._token}; Path={PATH}; HttpOnly; SameSite=Strict"
+            headers = {**_HEADERS, "location": PATH, "set-cookie": cookie}
+            return Response(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
         if visit.path == f"{PATH}/events":
             return self._feed.listen(visit.query.get("after", "") or visit.last_event)
         name = INDEX if visit.path == PATH else visit.path.removeprefix(f"{PATH}/")
@@ -311,27 +304,17 @@ class Site:
     def _files(self) -> Mapping[str, str]:
         return self._make()
 
-    def _enter(self) -> Response:
-        cookie = f"{self._cookie}={self._token}; Path={PATH}; HttpOnly; SameSite=Strict"
-        headers = {**_HEADERS, "location": PATH, "set-cookie": cookie}
-        return Response(b"", "text/plain; charset=utf-8", HTTPStatus.SEE_OTHER, headers)
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
-
-    def _in_cookie(self, header: str) -> str:
+    def _in_cookie(self, visit: Visit) -> str:
         try:
-            found = SimpleCookie(header).get(self._cookie)
+            found = SimpleCookie(visit.cookie).get(self._cookie)
         except CookieError:
             return ""
         return "" if found is None else found.value
 
 
 EVERY_S = 1.0
-TASKS_A_SECOND = 100
-"""With more tasks, checks are rarer, because a page isn't worth one percent of a processor."""
-RECENT = 4
-"""Rates are those of so many looks: containers report twice a second, at other moments than these."""
+TASKS_A_SECOND = 100  # with more tasks, checks are rarer, because a page isn't worth one percent of a processor
+RECENT = 4  # rates are those of so many looks: containers report twice a second, at other moments than these
 
 _log = logger(__name__)
 
@@ -346,8 +329,7 @@ class LivePage:
         self._clock = WallClock()
         self._history = History()
         self._throttle = Throttle(_log)
-        self._lock = threading.Lock()
-        """Guards the history, which threads of listeners read."""
+        self._lock = threading.Lock()  # guards the history, which threads of listeners read
         self._samples: deque[Sample] = deque(maxlen=RECENT)
         self.tasks = plan.tasks()
         self.feed = Feed(self._whole)
@@ -448,22 +430,16 @@ def _app(one: Deployed) -> Document:
     open_ = [stage for stage in status.stages if stage.finished < stage.tasks]
     marks = [stage.watermark for stage in open_ if stage.watermark is not None and stage.idle < stage.tasks]
     shown = {
-        "name": status.app,
-        "state": status.state,
-        "url": one.url,
-        "started": status.started_at,
-        "ended": status.ended_at,
-        "stages": ", ".join(stage.name for stage in status.stages),
+        "name": status.app, "state": status.state, "url": one.url, "started": status.started_at,
+        "ended": status.ended_at, "stages": ", ".join(stage.name for stage in status.stages),
         "rate": round(sum(stage.rows_per_second for stage in status.stages), 1),
-        "lag": sum(stage.lag or 0 for stage in status.stages),
-        "watermark": min(marks, default=None),
-        "tasks": len(status.tasks),
-        "containers": len(status.containers),
+        "lag": sum(stage.lag or 0 for stage in status.stages), "watermark": min(marks, default=None),
+        "tasks": len(status.tasks), "containers": len(status.containers),
         "held": any(held_back(task) for task in status.tasks if task.state != "finished") or None,
         "trouble": None if status.error is None else status.error.message,
         "hint": None if status.error is None else status.error.hint,
         "startpoints": [state.in_words for state in one.startpoints] or None,
-    }
+    }  # fmt: skip
     return {name: value for name, value in shown.items() if value is not None}
 
 

@@ -400,14 +400,10 @@ def _link(target: str, class_: str, title: str, inside: str, style: str = "") ->
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _LEGEND = (
-    ("stream source", "source"),
-    ("stream intermediate", "intermediate stream"),
-    ("stream sink", "output"),
-    ("stream side-input", "side input"),
-    ("table local", "local table"),
-    ("table global", "global table"),
+    ("stream source", "source"), ("stream intermediate", "intermediate stream"), ("stream sink", "output"),
+    ("stream side-input", "side input"), ("table local", "local table"), ("table global", "global table"),
     ("table remote", "remote table"),
-)
+)  # fmt: skip
 _LINES = (
     ("flow", "messages"),
     ("broadcast", "to every task"),
@@ -422,14 +418,9 @@ Facts = Iterable[tuple[str, str]]
 def plan_html(plan: RenderedPlan) -> str:
     picture = plan_picture(plan)
     return _filled(
-        "plan.html",
-        plan,
-        picture,
-        policy=_POLICY,
-        style=asset("plan_page.css"),
-        script=asset("plan_page.js"),
+        "plan.html", plan, picture, policy=_POLICY, style=asset("plan_page.css"), script=asset("plan_page.js"),
         text=escape(to_text(plan)),
-    )
+    )  # fmt: skip
 
 
 def asset(name: str) -> str:
@@ -526,13 +517,9 @@ def _about_table(table: RenderedTable) -> Facts:
 
 _SCRIPTS = ("live.js", "looks.js", "charts.js", "words.js", "plan_page.js")
 _STATES = (
-    ("busy", "busy"),
-    ("held", "held back"),
-    ("idle", "idle"),
-    ("starting", "starting"),
-    ("lost", "lost"),
+    ("busy", "busy"), ("held", "held back"), ("idle", "idle"), ("starting", "starting"), ("lost", "lost"),
     ("done", "finished"),
-)
+)  # fmt: skip
 
 
 def live_files(plan: RenderedPlan, *, peek: bool = False) -> Mapping[str, str]:

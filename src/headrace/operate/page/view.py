@@ -312,20 +312,13 @@ def _stage(
         states.append(_state(task, pace, hosts.get(task.name)))
         held.update([task.holdups[0].what] if states[-1] == "held" and task.holdups else [])
     return _known(
-        state=min(states, key=_ORDER.index, default="idle"),
-        held=held.most_common(1)[0][0] if held else None,
-        tasks=stage.tasks,
-        finished=stage.finished or None,
-        idle=stage.idle or None,
-        busy=round(100 * sum(shares) / len(shares)) if shares else 0,
-        busiest=round(100 * max(shares, default=0.0)),
-        rate=_rounded(stage.rows_per_second),
-        reads={name: _rounded(rate) for name, rate in reads.items()},
-        writes={name: _rounded(rate) for name, rate in writes.items()},
-        watermark=stage.watermark,
-        lag=stage.lag,
+        state=min(states, key=_ORDER.index, default="idle"), held=held.most_common(1)[0][0] if held else None,
+        tasks=stage.tasks, finished=stage.finished or None, idle=stage.idle or None,
+        busy=round(100 * sum(shares) / len(shares)) if shares else 0, busiest=round(100 * max(shares, default=0.0)),
+        rate=_rounded(stage.rows_per_second), reads={name: _rounded(rate) for name, rate in reads.items()},
+        writes={name: _rounded(rate) for name, rate in writes.items()}, watermark=stage.watermark, lag=stage.lag,
         counts=counts or None,
-    )
+    )  # fmt: skip
 
 
 def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, TaskPace]) -> Document:
@@ -364,21 +357,15 @@ def _names(where: str, step: str) -> bool:
 def _task(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None, now_ms: int) -> Document:
     checkpoint, holdup = task.checkpoint, next(iter(task.holdups), None)
     return _known(
-        state=_state(task, pace, container),
-        busy=round(100 * pace.share("busy")),
-        waiting=round(100 * pace.share("waiting")) or None,
-        rate=_rounded(sum(pace.rates("inputs").values())),
-        lag=task.lag,
-        watermark=task.watermark,
-        idle=True if task.idle else None,
+        state=_state(task, pace, container), busy=round(100 * pace.share("busy")),
+        waiting=round(100 * pace.share("waiting")) or None, rate=_rounded(sum(pace.rates("inputs").values())),
+        lag=task.lag, watermark=task.watermark, idle=True if task.idle else None,
         committed=None if checkpoint is None else _rounded_time(now_ms - checkpoint.age_ms),
         took=None if checkpoint is None else _rounded(checkpoint.duration_ms),
-        container=None if container is None else container.id,
-        size=int(pace.after.state_bytes) or None,
-        late=pace.after.counts["late"] or None,
-        early=task.early_bytes or None,
+        container=None if container is None else container.id, size=int(pace.after.state_bytes) or None,
+        late=pace.after.counts["late"] or None, early=task.early_bytes or None,
         held=None if holdup is None else f"{holdup.what}: {holdup.where}",
-    )
+    )  # fmt: skip
 
 
 _ORDER = ("lost", "held", "starting", "busy", "idle", "done")
@@ -398,16 +385,11 @@ def _state(task: TaskStatus, pace: TaskPace, container: ContainerStatus | None) 
 
 def _container(container: ContainerStatus) -> Document:
     return _known(
-        state=container.state,
-        host=container.host,
-        pid=container.pid,
-        attempt=container.attempt,
-        memory=container.rss_bytes or None,
-        cpu=container.cpu_ms // 1000 or None,
-        tasks=len(container.tasks),
+        state=container.state, host=container.host, pid=container.pid, attempt=container.attempt,
+        memory=container.rss_bytes or None, cpu=container.cpu_ms // 1000 or None, tasks=len(container.tasks),
         restarts=container.restarts or None,
         silent=container.last_seen_ms if container.last_seen_ms and container.last_seen_ms > 3000 else None,
-    )
+    )  # fmt: skip
 
 
 def _outputs(tasks: Iterable[TaskStatus]) -> Document:
