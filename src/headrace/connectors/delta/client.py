@@ -156,10 +156,8 @@ class DeltaClient:
                 hint="remove the property, or write to another table",
             )
         if properties.get(_MAPPING, "none") != "none":
-            raise DeclarationError(
-                f"{self._where} has the property {_MAPPING}, which isn't supported",
-                hint="write to a table without column mapping",
-            )
+            hint = "write to a table without column mapping"
+            raise DeclarationError(f"{self._where} has the property {_MAPPING}, which isn't supported", hint=hint)
 
     def _options(self) -> dict[str, str] | None:
         return None if self._folder is not None else {**_WAITS, **self._storage.reveal()}
@@ -183,10 +181,8 @@ class DeltaClient:
         if isinstance(error, TableNotFoundError):
             return StreamNotFoundError(f"{self._where} doesn't exist", hint="start the app again to create it")
         if isinstance(error, CommitFailedError):
-            return UnavailableError(
-                f"{self._where}: other writers changed it first: {text}",
-                hint="if this happens often, write to it from fewer tasks, or with a longer checkpoint_interval",
-            )
+            hint = "if this happens often, write to it from fewer tasks, or with a longer checkpoint_interval"
+            return UnavailableError(f"{self._where}: other writers changed it first: {text}", hint=hint)
         if isinstance(error, DeltaProtocolError):
             return DeclarationError(where, hint="the table has a feature that deltalake can't write; use another table")
         if "Invalid data found" in full:

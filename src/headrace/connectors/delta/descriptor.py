@@ -40,10 +40,8 @@ class Delta(OutputOnly):
 
     @override
     def no_input(self) -> DeclarationError:
-        return DeclarationError(
-            f"the Delta table {self.path} can't be an input",
-            hint="a Delta table is an output only: it has no order in which reading could resume; export it to files",
-        )
+        hint = "a Delta table is an output only: it has no order in which reading could resume; export it to files"
+        return DeclarationError(f"the Delta table {self.path} can't be an input", hint=hint)
 
 
 def delta(
@@ -92,10 +90,8 @@ def delta(
         place = os.fspath(path)
         scheme, remote, _ = place.partition("://")
         if remote and scheme.lower() not in STORES:
-            raise DeclarationError(
-                f"a Delta table can't be written to {scheme}://...",
-                hint=f"write the path of a folder, or a URL that begins with {', '.join(STORES)}",
-            )
+            hint = f"write the path of a folder, or a URL that begins with {', '.join(STORES)}"
+            raise DeclarationError(f"a Delta table can't be written to {scheme}://...", hint=hint)
         if not place:
             raise DeclarationError("the path of the table is empty", hint='write "lake/views"')
         check_no_credentials(place)

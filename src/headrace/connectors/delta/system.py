@@ -64,23 +64,17 @@ def stored_columns(columns: Mapping[str, pl.DataType], partition_by: Sequence[st
     seen: dict[str, str] = {}
     for name in columns:
         if other := seen.get(name.lower()):
-            raise DeclarationError(
-                f"the columns {other!r} and {name!r} are the same to Delta, which ignores case",
-                hint="rename one of them",
-            )
+            said = f"the columns {other!r} and {name!r} are the same to Delta, which ignores case"
+            raise DeclarationError(said, hint="rename one of them")
         seen[name.lower()] = name
     stored = {name: _stored(name, dtype) for name, dtype in columns.items()}
     for name in partition_by:
         if name not in stored:
-            raise DeclarationError(
-                f"partition_by: the output has no column {name!r}; it has {', '.join(columns)}",
-                hint="name columns of the output",
-            )
+            said = f"partition_by: the output has no column {name!r}; it has {', '.join(columns)}"
+            raise DeclarationError(said, hint="name columns of the output")
         if not isinstance(stored[name], _PARTITIONING):
-            raise DeclarationError(
-                f"partition_by: column {name!r} is of type {written(columns[name])}",
-                hint='partition by dates, whole numbers, text or booleans, such as pl.col("ts").dt.date()',
-            )
+            hint = 'partition by dates, whole numbers, text or booleans, such as pl.col("ts").dt.date()'
+            raise DeclarationError(f"partition_by: column {name!r} is of type {written(columns[name])}", hint=hint)
     if partition_by and len(partition_by) == len(stored):
         raise DeclarationError("partition_by: the table needs at least one other column")
     return stored
@@ -127,10 +121,8 @@ def misfits(stored: Mapping[str, pl.DataType], table: Mapping[str, pl.DataType])
 
 
 def _misfit_error(where: str, wrong: Sequence[str]) -> DeclarationError:
-    return DeclarationError(
-        f"{where} doesn't fit the output: {'; '.join(wrong)}",
-        hint="change the columns before the output, or write to another table",
-    )
+    hint = "change the columns before the output, or write to another table"
+    return DeclarationError(f"{where} doesn't fit the output: {'; '.join(wrong)}", hint=hint)
 
 
 def _stored(column: str, dtype: pl.DataType) -> pl.DataType:
@@ -144,17 +136,13 @@ def _stored(column: str, dtype: pl.DataType) -> pl.DataType:
         case pl.Datetime() if dtype.time_unit != "ns":
             return pl.Datetime("us", "UTC" if dtype.time_zone else None)
         case pl.Datetime():
-            raise DeclarationError(
-                f"column {column!r}: Delta's times have microseconds, but {written(dtype)} is finer",
-                hint=f'round it before the output: pl.col("{column}").dt.cast_time_unit("us")',
-            )
+            said = f"column {column!r}: Delta's times have microseconds, but {written(dtype)} is finer"
+            raise DeclarationError(said, hint=f'round it before the output: pl.col("{column}").dt.cast_time_unit("us")')
         case _ if isinstance(dtype, _AS_IT_IS):
             return dtype
         case _:
-            raise DeclarationError(
-                f"column {column!r}: Delta has no type for {dtype}",
-                hint=_REMEDIES.get(type(dtype), "cast it to another type"),
-            )
+            hint = _REMEDIES.get(type(dtype), "cast it to another type")
+            raise DeclarationError(f"column {column!r}: Delta has no type for {dtype}", hint=hint)
 
 
 def _refuse(rows: pl.Series, column: str, what: str, hint: str) -> None:
@@ -259,10 +247,8 @@ class _DeltaAdmin(WriteOnlyAdmin):
         added = () if stored is None else self._missing(shape, stored)
         if shape.partition_by != system.partition_by:
             theirs, ours = (", ".join(names) or "nothing" for names in (shape.partition_by, system.partition_by))
-            raise DeclarationError(
-                f"{self._what} is partitioned by {theirs}, not by {ours}",
-                hint="set partition_by= to the table's partition columns, or write to another table",
-            )
+            hint = "set partition_by= to the table's partition columns, or write to another table"
+            raise DeclarationError(f"{self._what} is partitioned by {theirs}, not by {ours}", hint=hint)
         return Creation(partitions, added=added)
 
     def _missing(self, shape: Shape, stored: Mapping[str, pl.DataType]) -> tuple[str, ...]:
@@ -273,10 +259,8 @@ class _DeltaAdmin(WriteOnlyAdmin):
         if wrong:
             raise _misfit_error(self._what, wrong)
         if missing and self._system.new_columns != "add":
-            raise DeclarationError(
-                f"{self._what} has no column {missing[0]!r}; it has {', '.join(shape.columns)}",
-                hint='hr.io.delta(..., new_columns="add") adds it, with null in earlier rows',
-            )
+            said = f"{self._what} has no column {missing[0]!r}; it has {', '.join(shape.columns)}"
+            raise DeclarationError(said, hint='hr.io.delta(..., new_columns="add") adds it, with null in earlier rows')
         return missing
 
     @override
@@ -308,10 +292,8 @@ def check_folder(folder: Path) -> None:
     wrong = [char for char in name if char in "[]\\^|" or ord(char) < 32]
     if wrong or unquote(name) != name:
         found = repr(wrong[0]) if wrong else "a % with two digits"
-        raise DeclarationError(
-            f"the folder {name!r} can't hold a Delta table: deltalake can't use a name with {found} in it",
-            hint="use another folder",
-        )
+        said = f"the folder {name!r} can't hold a Delta table: deltalake can't use a name with {found} in it"
+        raise DeclarationError(said, hint="use another folder")
 
 
 def stamp(folder: Path, version: int) -> Stamp | None:

@@ -93,10 +93,8 @@ def read_schema(given: object, needed: Sequence[object] = (), *, partly: bool = 
     """Read a record's schema, with those it refers to (``needed``). ``partly``: leave out fields that can't be read."""
     schema = schema_types(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
-        raise DeclarationError(
-            f"the Avro schema doesn't describe a record: {schema!s:.80}",
-            hint='write {"type": "record", "name": "Order", "fields": [...]}',
-        )
+        hint = 'write {"type": "record", "name": "Order", "fields": [...]}'
+        raise DeclarationError(f"the Avro schema doesn't describe a record: {schema!s:.80}", hint=hint)
     reading = _Reading()
     for one in needed:
         try:
@@ -118,9 +116,8 @@ def schema_types(given: object) -> object:
     try:
         return json.loads(given)
     except ValueError as error:
-        raise DeclarationError(
-            f"the Avro schema isn't JSON: {error}", hint="pass the schema's text, not the name of its file"
-        ) from error
+        hint = "pass the schema's text, not the name of its file"
+        raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint=hint) from error
 
 
 @dataclass(slots=True)
@@ -175,14 +172,11 @@ class _Reading:
         full = name if "." in name or not space else f"{space}.{name}"
         found = full if full in self.named else name
         if found not in self.named:
-            raise DeclarationError(
-                f"the Avro schema{where}: unknown type {name!r}", hint="define it where it is first used"
-            )
+            hint = "define it where it is first used"
+            raise DeclarationError(f"the Avro schema{where}: unknown type {name!r}", hint=hint)
         if found in self.open:
-            raise DeclarationError(
-                f"the Avro schema{where}: {name!r} contains itself, which a column can't",
-                hint='read the records with format="bytes"',
-            )
+            hint = 'read the records with format="bytes"'
+            raise DeclarationError(f"the Avro schema{where}: {name!r} contains itself, which a column can't", hint=hint)
         definition, around = self.named[found]
         return self.type_of(definition, where, around)
 
@@ -210,9 +204,8 @@ class _Reading:
         plain, types = [], {}
         for one in fields:
             if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or "type" not in one:
-                raise DeclarationError(
-                    f"the Avro schema{where}: {one!s:.80} isn't a field", hint='give each field a "name" and a "type"'
-                )
+                hint = 'give each field a "name" and a "type"'
+                raise DeclarationError(f"the Avro schema{where}: {one!s:.80} isn't a field", hint=hint)
             column = one["name"]
             inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
             try:
@@ -298,17 +291,13 @@ def declared(
     short = what.replace("protobuf ", "")
     for name in columns:
         if name not in found:
-            raise DeclarationError(
-                f"{what} has no field {name!r}; it has {', '.join(found)}",
-                hint=f"declare only fields of {short}, or leave out the input's schema to read all fields",
-            )
+            hint = f"declare only fields of {short}, or leave out the input's schema to read all fields"
+            raise DeclarationError(f"{what} has no field {name!r}; it has {', '.join(found)}", hint=hint)
     try:
         return _Resolution(notes or {}).fields(found, columns, pl.col, "")
     except SchemasDisagree as error:
-        raise DeclarationError(
-            f"{what} and the columns disagree: {error}",
-            hint=f"declare the types of {short}, and convert the columns afterwards: .with_columns(...)",
-        ) from error
+        hint = f"declare the types of {short}, and convert the columns afterwards: .with_columns(...)"
+        raise DeclarationError(f"{what} and the columns disagree: {error}", hint=hint) from error
 
 
 class _Resolution:
@@ -635,7 +624,5 @@ def _cast(values: pl.Series, dtype: pl.DataType, path: str) -> pl.Series:
 
 
 def _wrong(what: str) -> DataError:
-    return DataError(
-        f"a row can't be written as Avro: {what}",
-        hint="make the rows fit the schema, for example with .with_columns(...) before send_to",
-    )
+    hint = "make the rows fit the schema, for example with .with_columns(...) before send_to"
+    return DataError(f"a row can't be written as Avro: {what}", hint=hint)

@@ -65,9 +65,8 @@ class DebeziumFormat(Format):
             )
         row = {one.name: one.dtype for one in after.fields}
         for name in self._about.keys() & row.keys():
-            raise DeclarationError(
-                f"a row has a column {name!r} already", hint="choose another name for the column of the envelope"
-            )
+            hint = "choose another name for the column of the envelope"
+            raise DeclarationError(f"a row has a column {name!r} already", hint=hint)
         about = {name: ABOUT[what] for name, what in self._about.items()}
         return with_flag({**row, **about}, self._deleted)  # type: ignore[dict-item]
 
@@ -89,9 +88,8 @@ class DebeziumFormat(Format):
 
     @override
     def encode(self, rows: pl.DataFrame) -> Sequence[Payload]:
-        raise DataError(
-            "Debezium envelopes can be read, but not written", hint="write changes with format=hr.io.changelog(...)"
-        )
+        hint = "write changes with format=hr.io.changelog(...)"
+        raise DataError("Debezium envelopes can be read, but not written", hint=hint)
 
 
 class _DebeziumDecoder(Decoder):

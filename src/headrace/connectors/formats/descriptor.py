@@ -99,10 +99,8 @@ def avro(
     """
     with Declaring("avro"):
         if schema is None and registry is None:
-            raise DeclarationError(
-                "Avro needs a schema, or a registry that has it",
-                hint='write hr.io.avro(schema), or hr.io.avro(registry=hr.io.registry("http://localhost:8081"))',
-            )
+            hint = 'write hr.io.avro(schema), or hr.io.avro(registry=hr.io.registry("http://localhost:8081"))'
+            raise DeclarationError("Avro needs a schema, or a registry that has it", hint=hint)
         given = _given(schema, "an Avro schema", "order.avsc")
         return opened_format(FormatSpec("avro", given, _registered(registry, subject, register)))
 
@@ -139,10 +137,8 @@ def json_schema(
     """
     with Declaring("json_schema"):
         if schema is None and registry is None:
-            raise DeclarationError(
-                "JSON with neither a schema nor a registry needs no json_schema()",
-                hint='write format="json", or give a schema or a registry',
-            )
+            hint = 'write format="json", or give a schema or a registry'
+            raise DeclarationError("JSON with neither a schema nor a registry needs no json_schema()", hint=hint)
         given = _given(schema, "a JSON Schema", "order.json")
         return opened_format(FormatSpec("json_schema", given, _registered(registry, subject, register)))
 
@@ -226,9 +222,8 @@ def debezium(
     with Declaring("debezium"):
         settings = around(format, deleted)
         if settings["format"]["name"] in ("text", "bytes"):
-            raise DeclarationError(
-                f"envelopes of Debezium aren't {settings['format']['name']}", hint='write hr.io.debezium("json")'
-            )
+            hint = 'write hr.io.debezium("json")'
+            raise DeclarationError(f"envelopes of Debezium aren't {settings['format']['name']}", hint=hint)
         if about is not None:
             settings["about"] = _about(about, deleted)
         return opened_format(FormatSpec("debezium", settings=settings))
@@ -240,9 +235,8 @@ def _about(about: object, deleted: str) -> dict[str, str]:
     known = get_args(About)
     for name, what in about.items():
         if what not in known:
-            raise DeclarationError(
-                f"about: {name!r} asks for {what!r}, which envelopes don't have", hint=f"they have {', '.join(known)}"
-            )
+            hint = f"they have {', '.join(known)}"
+            raise DeclarationError(f"about: {name!r} asks for {what!r}, which envelopes don't have", hint=hint)
     if deleted in about:
         raise DeclarationError(f"about: {deleted!r} marks deletions", hint="take another name")
     return dict(about)
@@ -251,16 +245,12 @@ def _about(about: object, deleted: str) -> dict[str, str]:
 def _registered(registry: object, subject: object, register: object) -> dict[str, Any]:
     if registry is None:
         if subject is not None or register:
-            raise DeclarationError(
-                "subject= and register= concern a schema registry, but registry= is missing",
-                hint='write registry=hr.io.registry("http://localhost:8081")',
-            )
+            said = "subject= and register= concern a schema registry, but registry= is missing"
+            raise DeclarationError(said, hint='write registry=hr.io.registry("http://localhost:8081")')
         return {}
     if not isinstance(registry, RegistrySettings):
-        raise DeclarationError(
-            f"registry={registry!r:.80} is not a schema registry",
-            hint='write registry=hr.io.registry("http://localhost:8081")',
-        )
+        hint = 'write registry=hr.io.registry("http://localhost:8081")'
+        raise DeclarationError(f"registry={registry!r:.80} is not a schema registry", hint=hint)
     if subject is not None and (not isinstance(subject, str) or not subject):
         raise DeclarationError(f"subject={subject!r} is not a subject", hint='write subject="orders-value"')
     named = {} if subject is None else {"subject": subject}
@@ -269,8 +259,6 @@ def _registered(registry: object, subject: object, register: object) -> dict[str
 
 def _given(schema: object, what: str, example: str) -> dict[str, Any] | str | None:
     if schema is not None and not isinstance(schema, Mapping | str):
-        raise DeclarationError(
-            f"schema={schema!r:.80} is not {what}",
-            hint=f"give a dict, or the text of the file: Path('{example}').read_text()",
-        )
+        hint = f"give a dict, or the text of the file: Path('{example}').read_text()"
+        raise DeclarationError(f"schema={schema!r:.80} is not {what}", hint=hint)
     return deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema

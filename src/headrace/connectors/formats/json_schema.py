@@ -53,9 +53,8 @@ class _JsonSchemaFormat(Format):
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
         if self._schema is None:
-            raise DeclarationError(
-                "writing JSON with a schema needs the schema", hint="write hr.io.json_schema(schema, registry=...)"
-            )
+            hint = "write hr.io.json_schema(schema, registry=...)"
+            raise DeclarationError("writing JSON with a schema needs the schema", hint=hint)
         _check(rows, self._schema)
         return self._json.encode(rows)
 
@@ -63,22 +62,16 @@ class _JsonSchemaFormat(Format):
 def _check(rows: pl.DataFrame, schema: ReadJsonSchema) -> None:
     missing = sorted(schema.required - set(rows.columns))
     if missing:
-        raise DataError(
-            f"the JSON schema requires {', '.join(missing)}, which the rows lack",
-            hint="add the missing columns before send_to: .with_columns(...)",
-        )
+        hint = "add the missing columns before send_to: .with_columns(...)"
+        raise DataError(f"the JSON schema requires {', '.join(missing)}, which the rows lack", hint=hint)
     unknown = [name for name in rows.columns if name not in schema.columns]
     if unknown and schema.closed:
-        raise DataError(
-            f"the JSON schema has no property {unknown[0]!r}, and allows no others",
-            hint="select only the schema's properties before send_to",
-        )
+        hint = "select only the schema's properties before send_to"
+        raise DataError(f"the JSON schema has no property {unknown[0]!r}, and allows no others", hint=hint)
     for name in rows.columns:
         if name in schema.columns and name not in schema.nullable and rows[name].null_count():
-            raise DataError(
-                f"column {name!r}: a value is null, which the JSON schema doesn't allow",
-                hint='filter such rows out, or allow it: "type": ["string", "null"]',
-            )
+            hint = 'filter such rows out, or allow it: "type": ["string", "null"]'
+            raise DataError(f"column {name!r}: a value is null, which the JSON schema doesn't allow", hint=hint)
 
 
 def _read_json_schema(given: object) -> ReadJsonSchema:
@@ -87,17 +80,14 @@ def _read_json_schema(given: object) -> ReadJsonSchema:
         try:
             schema = json.loads(given)
         except ValueError as error:
-            raise DeclarationError(
-                f"the JSON schema isn't JSON: {error}", hint="pass the schema's text, not the name of its file"
-            ) from error
+            hint = "pass the schema's text, not the name of its file"
+            raise DeclarationError(f"the JSON schema isn't JSON: {error}", hint=hint) from error
     reading = _Reading(schema)
     found, _ = reading.resolved(schema, "", ())
     properties = found.get("properties") if isinstance(found, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
-        raise DeclarationError(
-            f"the JSON schema doesn't describe an object with properties: {schema!s:.80}",
-            hint='write {"type": "object", "properties": {"member": {"type": "string"}}}',
-        )
+        hint = 'write {"type": "object", "properties": {"member": {"type": "string"}}}'
+        raise DeclarationError(f"the JSON schema doesn't describe an object with properties: {schema!s:.80}", hint=hint)
     types = {name: reading.type_of(one, f", property {name}", ()) for name, one in properties.items()}
     return ReadJsonSchema(
         {name: dtype for name, (dtype, _) in types.items()},
@@ -115,10 +105,8 @@ class _Reading:
         while isinstance(schema, Mapping) and "$ref" in schema:
             reference = schema["$ref"]
             if reference in seen:
-                raise DeclarationError(
-                    f"the JSON schema{where}: {reference} contains itself, which a column can't",
-                    hint="name the columns in the input's schema: app.input(name, {...})",
-                )
+                said = f"the JSON schema{where}: {reference} contains itself, which a column can't"
+                raise DeclarationError(said, hint="name the columns in the input's schema: app.input(name, {...})")
             seen = (*seen, reference)
             schema = self._root
             if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -126,9 +114,8 @@ class _Reading:
             for step in reference[2:].split("/"):
                 name = step.replace("~1", "/").replace("~0", "~")
                 if not isinstance(schema, Mapping) or name not in schema:
-                    raise DeclarationError(
-                        f"the JSON schema{where}: {reference} is undefined", hint='define it under "$defs"'
-                    )
+                    hint = 'define it under "$defs"'
+                    raise DeclarationError(f"the JSON schema{where}: {reference} is undefined", hint=hint)
                 schema = schema[name]
         return schema, seen
 
@@ -176,10 +163,8 @@ class _Reading:
 
 
 def _refused(where: str, schema: object) -> DeclarationError:
-    return DeclarationError(
-        f"the JSON schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
-        hint="name the columns in the input's schema: app.input(name, {...})",
-    )
+    said = f"the JSON schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column"
+    return DeclarationError(said, hint="name the columns in the input's schema: app.input(name, {...})")
 
 
 def open_json_schema(spec: FormatSpec) -> Format:

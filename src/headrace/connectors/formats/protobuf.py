@@ -72,9 +72,8 @@ class MessageType:
             self._descriptor = pool.FindMessageTypeByName(name)
         except KeyError:
             there = ", ".join(sorted(_messages(given.file)))
-            raise DeclarationError(
-                f"these files have no protobuf message {name!r}", hint=f"they have {there:.500}"
-            ) from None
+            hint = f"they have {there:.500}"
+            raise DeclarationError(f"these files have no protobuf message {name!r}", hint=hint) from None
         self.new: Callable[..., Message] = self._google.message_factory.GetMessageClass(self._descriptor)
         self.unreadable: type[Exception] = self._google.message.DecodeError
         self.fields = tuple(_fields(self._descriptor, ()))
@@ -127,16 +126,12 @@ def files_of_set(data: bytes) -> str:
         files = None
     names = {file.name for file in files.file} if files is not None else set()
     if not names:
-        raise DeclarationError(
-            "this isn't a set of protobuf descriptors",
-            hint="create one with protoc --include_imports --descriptor_set_out",
-        )
+        hint = "create one with protoc --include_imports --descriptor_set_out"
+        raise DeclarationError("this isn't a set of protobuf descriptors", hint=hint)
     missing = sorted({one for file in files.file for one in file.dependency} - names)
     if missing:
-        raise DeclarationError(
-            f"the set of protobuf descriptors lacks {', '.join(missing)}",
-            hint="create it with protoc --include_imports",
-        )
+        hint = "create it with protoc --include_imports"
+        raise DeclarationError(f"the set of protobuf descriptors lacks {', '.join(missing)}", hint=hint)
     return base64.b64encode(data).decode()
 
 
@@ -205,9 +200,8 @@ def _field(one: Any, around: tuple[str, ...]) -> Field:
     present = not repeated and bool(one.has_presence)
     message, enum = one.message_type, one.enum_type
     if one.type == one.TYPE_GROUP:
-        raise DeclarationError(
-            f"the protobuf field {one.full_name} is a group, which can't be a column", hint="declare it as a message"
-        )
+        hint = "declare it as a message"
+        raise DeclarationError(f"the protobuf field {one.full_name} is a group, which can't be a column", hint=hint)
     if enum is not None:
         names = {value.number: value.name for value in reversed(enum.values)}
         return Field(one.name, "enum", pl.String(), present, repeated, names=names)
@@ -261,20 +255,16 @@ class _ProtobufFormat(Format):
         fields = {field.name: field for field in self._message.fields}
         unknown = [name for name in rows.columns if name not in fields]
         if unknown:
-            raise DataError(
-                f"the protobuf message has no field {unknown[0]!r}; it has {', '.join(fields)}",
-                hint="select only the message's fields before send_to",
-            )
+            hint = "select only the message's fields before send_to"
+            raise DataError(f"the protobuf message has no field {unknown[0]!r}; it has {', '.join(fields)}", hint=hint)
         values = _values({name: fields[name] for name in rows.columns})
         payloads = []
         try:
             for row in rows.iter_rows(named=True):
                 payloads.append(self._message.new(**values(row)).SerializeToString())
         except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise DataError(
-                f"a row can't be written as a protobuf message: {error}",
-                hint="make the rows fit the message's fields and types; only optional fields may be null",
-            ) from error
+            hint = "make the rows fit the message's fields and types; only optional fields may be null"
+            raise DataError(f"a row can't be written as a protobuf message: {error}", hint=hint) from error
         return payloads
 
 

@@ -75,9 +75,8 @@ class RegisteredAvroFormat(Format):
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
         if self._plain is None or self._writer is None:
-            raise DeclarationError(
-                "writing Avro needs a schema", hint="write hr.io.avro(schema, registry=..., subject=...)"
-            )
+            hint = "write hr.io.avro(schema, registry=..., subject=...)"
+            raise DeclarationError("writing Avro needs a schema", hint=hint)
         header = self._writer.header()
         return [header + datum for datum in self._plain.encode(rows)]
 

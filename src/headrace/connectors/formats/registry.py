@@ -64,13 +64,11 @@ class RegistrySettings:
         check_no_credentials(self.url)
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise DeclarationError(
-                f"{self.url!r} isn't the address of a schema registry", hint='write "http://localhost:8081"'
-            )
+            hint = 'write "http://localhost:8081"'
+            raise DeclarationError(f"{self.url!r} isn't the address of a schema registry", hint=hint)
         if (self.user is None) != (self.password is None):
-            raise DeclarationError(
-                "a schema registry needs user= and password= together", hint="give both, token=, or none of them"
-            )
+            hint = "give both, token=, or none of them"
+            raise DeclarationError("a schema registry needs user= and password= together", hint=hint)
         if self.user is not None and self.token is not None:
             raise DeclarationError("a schema registry takes a password or a token, not both", hint="leave one out")
         if self.user is not None and ":" in self.user:
@@ -228,10 +226,8 @@ class RegistryClient:
             pieces.append(piece)
             size += len(piece)
             if size > RESPONSE_BYTES_MAX:
-                raise InfrastructureError(
-                    f"the schema registry {self.url} answers with more than {RESPONSE_BYTES_MAX >> 20} MB",
-                    hint="check that this is the address of a schema registry",
-                )
+                said = f"the schema registry {self.url} answers with more than {RESPONSE_BYTES_MAX >> 20} MB"
+                raise InfrastructureError(said, hint="check that this is the address of a schema registry")
             if time.monotonic() > end:
                 raise TimeoutError
         return b"".join(pieces)
@@ -245,10 +241,8 @@ class RegistryClient:
     def _refusal(self, status: int, said: str, path: str) -> HeadraceError:
         match status:
             case HTTPStatus.UNAUTHORIZED:
-                return InfrastructureError(
-                    f"the schema registry {self.url} rejects the login: {said}",
-                    hint="check user= and password=, or token=, of hr.io.registry(...)",
-                )
+                hint = "check user= and password=, or token=, of hr.io.registry(...)"
+                return InfrastructureError(f"the schema registry {self.url} rejects the login: {said}", hint=hint)
             case HTTPStatus.FORBIDDEN:
                 return InfrastructureError(
                     f"the schema registry {self.url} forbids {path}: {said}",
@@ -262,18 +256,15 @@ class RegistryClient:
                     hint="make a compatible change, such as a new field with a default, or use another subject",
                 )
             case HTTPStatus.UNPROCESSABLE_ENTITY | HTTPStatus.BAD_REQUEST:
-                return DataError(
-                    f"the schema registry {self.url} refuses the schema: {said}", hint="correct the schema"
-                )
+                hint = "correct the schema"
+                return DataError(f"the schema registry {self.url} refuses the schema: {said}", hint=hint)
         if status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS) or status >= 500:
             return self._unavailable(f"can't answer now: {said}")
         return self._strange(said, "check the address: some registries need a path, such as /apis/ccompat/v7")
 
     def _unavailable(self, what: str) -> UnavailableError:
-        return UnavailableError(
-            f"the schema registry {self.url} {what}",
-            hint="check its address, and that it is running; Headrace tries again",
-        )
+        hint = "check its address, and that it is running; Headrace tries again"
+        return UnavailableError(f"the schema registry {self.url} {what}", hint=hint)
 
     def _schema(self, answer: Mapping[str, Any]) -> Registered:
         text = answer.get("schema")
@@ -605,10 +596,8 @@ class SubjectWriter:
         """The first bytes of each record. The first call asks the registry, and waits some seconds for it."""
         if self._header is None:
             if self._subject is None:
-                raise DeclarationError(
-                    "writing records with a schema's id needs a subject of the registry, but none is given",
-                    hint='write subject="orders-value"',
-                )
+                said = "writing records with a schema's id needs a subject of the registry, but none is given"
+                raise DeclarationError(said, hint='write subject="orders-value"')
             self._header = header(self._asking(self._subject))
         return self._header
 

@@ -136,7 +136,7 @@ class KafkaClient(Generic[R]):
     ) -> tuple[list[Message], list[KafkaError | None]]:
         """Up to ``most`` records that a consumer has fetched, each with its error. Waits for the first one only.
 
-        librdkafka looks for a group. Ours need none: that the user has no right to it doesn't matter, and isn't returned.
+        Ours need no group: that the user has no right to the one that librdkafka looks for isn't returned.
         """
         first = self.raw.poll(wait_s)
         if first is None:
@@ -271,20 +271,16 @@ def _tokens(function: str) -> Callable[[str], tuple[str, float]]:
     try:
         get = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise DeclarationError(
-            f"oauth={function!r} can't be imported: {error}",
-            hint="name a function of a module that drivers and containers can import",
-        ) from error
+        hint = "name a function of a module that drivers and containers can import"
+        raise DeclarationError(f"oauth={function!r} can't be imported: {error}", hint=hint) from error
 
     def tokens(_config: str) -> tuple[str, float]:
         found = get()
         match found:
             case (str(token), float() | int() as expires, *_):
                 return (token, float(expires), *found[2:])
-        raise UserFunctionError(
-            f"oauth={function!r} returned a {type(found).__name__}, not a token with its expiry time",
-            hint="return (token, expires_s), where expires_s is in seconds since the epoch",
-        )
+        said = f"oauth={function!r} returned a {type(found).__name__}, not a token with its expiry time"
+        raise UserFunctionError(said, hint="return (token, expires_s), where expires_s is in seconds since the epoch")
 
     return tokens
 

@@ -382,10 +382,8 @@ class KafkaAdmin(UnwatchedAdmin):
             )
         if end is not None and end.time_ms is None and len(end.offsets) < partitions:
             missing = min(set(range(partitions)) - set(end.offsets))
-            raise UsageError(
-                f"end= of topic {self._topic!r} has no offset for partition {missing}",
-                hint="name an offset for each of the topic's partitions, or a time",
-            )
+            hint = "name an offset for each of the topic's partitions, or a time"
+            raise UsageError(f"end= of topic {self._topic!r} has no offset for partition {missing}", hint=hint)
         return StreamInfo(stream, partitions, columns, bounded=end is not None, until_offset=True, identity=topic.id)
 
     @override

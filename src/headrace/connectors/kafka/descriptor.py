@@ -64,10 +64,8 @@ class Kafka:
                 hint=f'write system=hr.io.kafka("{topic}", start="upcoming", ...); a time works too',
             )
         if outputs := self.options.given(name for name in OUTPUT if name not in INPUT):
-            raise DeclarationError(
-                f"{', '.join(outputs)} of topic {topic}: only an output can have this",
-                hint='record_columns={"member": "key"} says which columns an input takes from records',
-            )
+            hint = 'record_columns={"member": "key"} says which columns an input takes from records'
+            raise DeclarationError(f"{', '.join(outputs)} of topic {topic}: only an output can have this", hint=hint)
         return self._spec(stream_id, self._named(stream_id).options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
@@ -185,10 +183,8 @@ def kafka(
         columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
         of_key = format_of(key_format)
         if of_key != BYTES and "key" not in columns.values() and key is None:
-            raise DeclarationError(
-                f"key_format={of_key.name!r}, but no column is the key",
-                hint='write record_columns={"member": "key"} for an input, key="member" for an output',
-            )
+            hint = 'write record_columns={"member": "key"} for an input, key="member" for an output'
+            raise DeclarationError(f"key_format={of_key.name!r}, but no column is the key", hint=hint)
         for what, column in (("key", key), ("timestamp", timestamp), ("headers", headers)):
             if column is not None and (not isinstance(column, str) or not column):
                 raise DeclarationError(f"{what}={column!r} doesn't name a column", hint=f'write {what}="member"')
@@ -215,10 +211,8 @@ def kafka(
 def _topic(topic: object) -> str:
     if isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", ".."):
         return topic
-    raise DeclarationError(
-        f"{topic!r} is not the name of a topic",
-        hint="use 1 to 249 letters, digits, '.', '_' or '-': hr.io.kafka(\"orders\", brokers=...)",
-    )
+    hint = "use 1 to 249 letters, digits, '.', '_' or '-': hr.io.kafka(\"orders\", brokers=...)"
+    raise DeclarationError(f"{topic!r} is not the name of a topic", hint=hint)
 
 
 def _end(end: object) -> InputEnd | None:

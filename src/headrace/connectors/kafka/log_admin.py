@@ -159,10 +159,8 @@ class Metadata:
         until = time.monotonic() + ANSWER_S
         while self._position < end:
             if time.monotonic() > until:
-                raise UnavailableError(
-                    f"the topic {self._topic!r} can't be read beyond offset {self._position} of {end}",
-                    hint="check the broker; Headrace tries again",
-                )
+                said = f"the topic {self._topic!r} can't be read beyond offset {self._position} of {end}"
+                raise UnavailableError(said, hint="check the broker; Headrace tries again")
             for message, error in zip(*consumer.received(0.1, 1000), strict=True):
                 self._take(consumer, message, error)
 
@@ -265,10 +263,8 @@ class KafkaLogAdmin(Admin):
         if self._topics.find(topic) is not None:
             found = self._metadata.refresh().entries.get(wanted.name)
             if found is None:
-                raise DeploymentError(
-                    f"the topic {topic!r} exists already, and isn't one of Headrace's streams",
-                    hint="use another name or prefix, or delete the topic",
-                )
+                said = f"the topic {topic!r} exists already, and isn't one of Headrace's streams"
+                raise DeploymentError(said, hint="use another name or prefix, or delete the topic")
             return found
         return self._metadata.order(creation(wanted))
 

@@ -210,10 +210,8 @@ class _KafkaLogProducer(Producer):
         with client.translating(f"looking for topic {topic!r}"):  # it refuses partitions that it doesn't know
             found = client.raw.list_topics(topic, timeout=_SEAL_S).topics[topic]
         if partition not in found.partitions:
-            raise UnavailableError(
-                f"partition {partition} of topic {topic!r} was just added, and not every broker knows it yet",
-                hint="Headrace tries again",
-            )
+            said = f"partition {partition} of topic {topic!r} was just added, and not every broker knows it yet"
+            raise UnavailableError(said, hint="Headrace tries again")
         return _WrittenPartition(stream, topic, partition, end)
 
 

@@ -134,20 +134,14 @@ class Roles:
     def check(self, columns: Mapping[str, pl.DataType], topic: str) -> None:
         for what, name in (("key", self.key), ("timestamp", self.timestamp), ("headers", self.headers)):
             if name is not None and name not in columns:
-                raise DeclarationError(
-                    f"topic {topic!r}: {what}={name!r} isn't a column of the rows",
-                    hint=f"name one of their columns: {', '.join(columns)}",
-                )
+                hint = f"name one of their columns: {', '.join(columns)}"
+                raise DeclarationError(f"topic {topic!r}: {what}={name!r} isn't a column of the rows", hint=hint)
         if self.timestamp is not None and not isinstance(columns[self.timestamp], pl.Datetime):
-            raise DeclarationError(
-                f"topic {topic!r}: timestamp={self.timestamp!r} is of type {columns[self.timestamp]}",
-                hint="name a column of type Datetime",
-            )
+            said = f"topic {topic!r}: timestamp={self.timestamp!r} is of type {columns[self.timestamp]}"
+            raise DeclarationError(said, hint="name a column of type Datetime")
         if self.headers is not None and columns[self.headers] != HEADERS:
-            raise DeclarationError(
-                f"topic {topic!r}: headers={self.headers!r} is of type {columns[self.headers]}",
-                hint=f"headers have the type {HEADERS}",
-            )
+            said = f"topic {topic!r}: headers={self.headers!r} is of type {columns[self.headers]}"
+            raise DeclarationError(said, hint=f"headers have the type {HEADERS}")
         if self.headers is not None and len(columns) == 1:
             raise DeclarationError(f"topic {topic!r}: the rows have no column but the headers", hint="add a column")
 

@@ -125,10 +125,8 @@ def _check_brokers(brokers: object) -> str:
     if not isinstance(brokers, str) or not brokers.strip():
         raise DeclarationError(f"brokers={brokers!r} names no broker", hint=example)
     if "@" in brokers:
-        raise DeclarationError(
-            "brokers= has an '@' in it, as if it contained credentials",
-            hint='write options={"sasl.username": ..., "sasl.password": hr.secret_env("KAFKA_PASSWORD")}',
-        )
+        hint = 'write options={"sasl.username": ..., "sasl.password": hr.secret_env("KAFKA_PASSWORD")}'
+        raise DeclarationError("brokers= has an '@' in it, as if it contained credentials", hint=hint)
     found = [one.strip() for one in brokers.split(",")]
     for one in found:
         match = _BROKER.fullmatch(one)
@@ -151,10 +149,8 @@ def _check_client(options: object) -> dict[str, Value]:
         checked[name] = _value(name, value)
     mechanism, protocol = checked.get("sasl.mechanism"), checked.get("security.protocol", "plaintext")
     if mechanism is not None and str(protocol).lower() not in ("sasl_ssl", "sasl_plaintext"):
-        raise DeclarationError(
-            f"options: sasl.mechanism is {mechanism}, but security.protocol is {protocol}, which has no SASL",
-            hint='write {"security.protocol": "SASL_SSL", ...}',
-        )
+        said = f"options: sasl.mechanism is {mechanism}, but security.protocol is {protocol}, which has no SASL"
+        raise DeclarationError(said, hint='write {"security.protocol": "SASL_SSL", ...}')
     return checked
 
 
@@ -168,10 +164,8 @@ def _check_oauth(oauth: object, client: Mapping[str, Value]) -> str | None:
             "containers can import; it returns a token, and when it expires in seconds since the epoch",
         )
     if client.get("sasl.mechanism") != "OAUTHBEARER":
-        raise DeclarationError(
-            f"oauth={oauth!r} needs sasl.mechanism OAUTHBEARER",
-            hint='write options={"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}',
-        )
+        hint = 'write options={"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}'
+        raise DeclarationError(f"oauth={oauth!r} needs sasl.mechanism OAUTHBEARER", hint=hint)
     return oauth
 
 
@@ -184,10 +178,8 @@ def _name(name: object) -> str:
     if name in OURS:
         raise DeclarationError(f"options: {name} can't be set: {OURS[name]}", hint="leave it out")
     if name in _JAVA:
-        raise DeclarationError(
-            f"options: {name} is an option of Kafka's Java client; librdkafka has another name for it",
-            hint=f"use {_JAVA[name]}",
-        )
+        said = f"options: {name} is an option of Kafka's Java client; librdkafka has another name for it"
+        raise DeclarationError(said, hint=f"use {_JAVA[name]}")
     if name.endswith("_cb") or name in ("logger", "on_delivery"):
         raise DeclarationError(f"options: {name} is a callback, which only Headrace can set", hint="leave it out")
     if "_" in name and "." not in name:
@@ -200,17 +192,13 @@ def _value(name: str, value: object) -> Value:
         return value
     if is_secret(name):
         variable = re.sub(r"\W", "_", f"kafka_{name.rpartition('.')[2]}").upper()
-        raise DeclarationError(
-            f"options: {name} is a secret, but is written in plain text",
-            hint=f'write hr.secret_env("{variable}"), or hr.secret_file(path): then it appears in no plan, log or file',
-        )
+        hint = f'write hr.secret_env("{variable}"), or hr.secret_file(path): then it appears in no plan, log or file'
+        raise DeclarationError(f"options: {name} is a secret, but is written in plain text", hint=hint)
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
-        raise DeclarationError(
-            f"options: the value of {name} is a {type(value).__name__}",
-            hint="write a string, a number, True, False or a reference to a secret: hr.secret_env(name)",
-        )
+        hint = "write a string, a number, True, False or a reference to a secret: hr.secret_env(name)"
+        raise DeclarationError(f"options: the value of {name} is a {type(value).__name__}", hint=hint)
     text, choices = str(value), _CHOICES.get(name)
     if choices is None:
         return text
@@ -218,10 +206,8 @@ def _value(name: str, value: object) -> Value:
     if same is None:
         close = get_close_matches(text.lower(), [one.lower() for one in choices], n=1)
         meant = next((one for one in choices if close and one.lower() == close[0]), None)
-        raise DeclarationError(
-            f"options: {name} can't be {text!r}",
-            hint=f"did you mean {meant!r}?" if meant else f"use {', '.join(choices)}",
-        )
+        hint = f"did you mean {meant!r}?" if meant else f"use {', '.join(choices)}"
+        raise DeclarationError(f"options: {name} can't be {text!r}", hint=hint)
     return same
 
 
@@ -347,19 +333,15 @@ class LogOptions:
     def of(cls, options: Mapping[str, Any]) -> Self:
         own = {"prefix", "replication", "record_bytes"}
         if unknown := sorted(set(options) - own - set(SETTINGS)):
-            raise DeclarationError(
-                f"unknown options of a log in Kafka: {', '.join(unknown)}",
-                hint=f"known: {', '.join(sorted({*own, *SETTINGS}))}",
-            )
+            hint = f"known: {', '.join(sorted({*own, *SETTINGS}))}"
+            raise DeclarationError(f"unknown options of a log in Kafka: {', '.join(unknown)}", hint=hint)
         settings = KafkaSettings.of({name: options[name] for name in SETTINGS if name in options})
         return cls(settings, **{name: options[name] for name in own if name in options})
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not _PREFIX.fullmatch(self.prefix):
-            raise DeclarationError(
-                f"prefix={self.prefix!r} can't be the beginning of a topic's name",
-                hint="use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
-            )
+            hint = "use 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or a digit"
+            raise DeclarationError(f"prefix={self.prefix!r} can't be the beginning of a topic's name", hint=hint)
         if self.replication is not None and (type(self.replication) is not int or self.replication < 1):
             said = f"replication={self.replication!r} isn't a number of replicas"
             raise DeclarationError(said, hint="write a number such as 3")
@@ -399,10 +381,8 @@ def check_settings(topic: str, found: Mapping[str, str | None]) -> None:
     if wrong:
         said = "; ".join(f"{name} is {value}: {_WHY[name]}" for name, value in wrong.items())
         right = ",".join(f"{name}={_NEEDED[name]}" for name in wrong)
-        raise DeploymentError(
-            f"Headrace can't keep frames in the topic {topic!r}: {said}",
-            hint=f"run kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}",
-        )
+        hint = f"run kafka-configs --alter --entity-type topics --entity-name {topic} --add-config {right}"
+        raise DeploymentError(f"Headrace can't keep frames in the topic {topic!r}: {said}", hint=hint)
 
 
 # -- log registry ------------------------------------------------------------------------------------
@@ -458,10 +438,8 @@ class StreamEntry:
 
     def require_open(self) -> None:
         if self.sealing:
-            raise StreamSealedError(
-                f"stream {self.info.name!r} was sealed: it takes no more records or partitions",
-                hint="a seal is permanent: use another stream",
-            )
+            said = f"stream {self.info.name!r} was sealed: it takes no more records or partitions"
+            raise StreamSealedError(said, hint="a seal is permanent: use another stream")
 
 
 class Registry:
@@ -473,10 +451,8 @@ class Registry:
     def require(self, stream: str) -> StreamEntry:
         entry = self.entries.get(stream)
         if entry is None:
-            raise StreamNotFoundError(
-                f"this log in Kafka has no stream {stream!r}",
-                hint=f"create it (headrace stream create {stream}), or check its name, the brokers and the prefix",
-            )
+            hint = f"create it (headrace stream create {stream}), or check its name, the brokers and the prefix"
+            raise StreamNotFoundError(f"this log in Kafka has no stream {stream!r}", hint=hint)
         return entry
 
     def apply(self, order: StreamOrder) -> None:

@@ -82,9 +82,8 @@ class Turns:
         end_s = time.monotonic() + seconds
         while (again_ms := ask()) is not None:
             if time.monotonic() > end_s:
-                raise UnavailableError(
-                    f"Kafka didn't report within {seconds:g} s what {writer} has published", hint="Headrace tries again"
-                )
+                said = f"Kafka didn't report within {seconds:g} s what {writer} has published"
+                raise UnavailableError(said, hint="Headrace tries again")
             under_way = self._jobs.get(writer)
             if under_way is not None and not under_way[1].done():
                 wait([under_way[1]], end_s - time.monotonic())
@@ -286,10 +285,8 @@ class _Writer:
             )
         if self._error is not None:
             return worth_a_retry(self._error)
-        return UnavailableError(
-            f"topic {progress!r}: an open transaction of another writer hides which versions {writer} has published",
-            hint="this lasts until that transaction ends or times out; Headrace tries again",
-        )
+        said = f"topic {progress!r}: an open transaction of another writer hides which versions {writer} has published"
+        return UnavailableError(said, hint="this lasts until that transaction ends or times out; Headrace tries again")
 
 
 VERSION_S = 30.0  # how long a version may take until it is sent again

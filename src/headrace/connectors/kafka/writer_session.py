@@ -106,10 +106,8 @@ class VersionSender:
             raise UnavailableError(f"topic {self._topic!r}: the output is closing")
         if time.monotonic() > end_s:
             why = f": {client.troubles.why}" if client.troubles.why else ""
-            raise UnavailableError(
-                f"Kafka at {client.brokers}: topic {self._topic!r} doesn't accept a version in time{why}",
-                hint="check the brokers; Headrace tries again",
-            )
+            said = f"Kafka at {client.brokers}: topic {self._topic!r} doesn't accept a version in time{why}"
+            raise UnavailableError(said, hint="check the brokers; Headrace tries again")
 
 
 def _queued(piece: pl.DataFrame, partitions: int, turn: int, own: list[tuple[str, bytes]], first: int) -> Queued:
@@ -207,10 +205,8 @@ class ProgressTopic:
         while client.raw.position(place)[0].offset < high:
             if time.monotonic() > end_s:
                 if not heard:
-                    raise UnavailableError(
-                        f"topic {self.name!r} can't be read: no broker answered in {READ_S:g} s",
-                        hint="check the brokers; Headrace tries again",
-                    )
+                    said = f"topic {self.name!r} can't be read: no broker answered in {READ_S:g} s"
+                    raise UnavailableError(said, hint="check the brokers; Headrace tries again")
                 return None
             for message, error in zip(*client.received(0.05, 1000), strict=True):
                 if error is None:

@@ -141,9 +141,8 @@ def role_problem(where: str, error: Any) -> HeadraceError | None:
     said = f"{where}: the role can't be assumed: STS answers {code}"
     if code in THROTTLED or code in PASSES or status >= 500:
         return UnavailableError(said)
-    return InfrastructureError(
-        said, hint="check role=, whom its trust policy names, and the credentials that boto3 finds here, or profile="
-    )
+    hint = "check role=, whom its trust policy names, and the credentials that boto3 finds here, or profile="
+    return InfrastructureError(said, hint=hint)
 
 
 def answer_of(error: Exception) -> tuple[str, int] | None:

@@ -80,10 +80,8 @@ class Kinesis(Access):
                 hint=f'write system=hr.io.kinesis("{self.stream}", start="upcoming"); a time works too',
             )
         if use.broadcast:
-            raise DeclarationError(
-                f"the Kinesis stream {self.stream} can't be read by every task: its shards are divided among tasks",
-                hint="read it without broadcast=True, then .broadcast(id=...)",
-            )
+            said = f"the Kinesis stream {self.stream} can't be read by every task: its shards are divided among tasks"
+            raise DeclarationError(said, hint="read it without broadcast=True, then .broadcast(id=...)")
         if self.key is not None:
             raise DeclarationError("key= is for an output: it chooses the shard of a record", hint="leave it out")
         options = {
@@ -235,10 +233,8 @@ def kinesis(
 def _name(stream: object) -> str:
     if isinstance(stream, str) and (_STREAM.fullmatch(stream) or _ARN.fullmatch(stream)):
         return stream
-    raise DeclarationError(
-        f"{stream!r} is not the name of a Kinesis stream",
-        hint='write its name and region: hr.io.kinesis("orders", region="eu-west-1"), or its ARN',
-    )
+    hint = 'write its name and region: hr.io.kinesis("orders", region="eu-west-1"), or its ARN'
+    raise DeclarationError(f"{stream!r} is not the name of a Kinesis stream", hint=hint)
 
 
 def _region(region: object, stream: str) -> str | None:
@@ -259,10 +255,8 @@ def _key(key: object) -> str | None:
     if key is None or (isinstance(key, str) and key):
         return key
     if isinstance(key, Sequence) and not isinstance(key, str):
-        raise DeclarationError(
-            "key= takes one column: a record of Kinesis has one partition key",
-            hint='combine them: with_columns(key=pl.concat_str("member", "country", separator="/"))',
-        )
+        hint = 'combine them: with_columns(key=pl.concat_str("member", "country", separator="/"))'
+        raise DeclarationError("key= takes one column: a record of Kinesis has one partition key", hint=hint)
     raise DeclarationError(f"key={key!r} is not the name of a column", hint='write key="member"')
 
 
@@ -270,10 +264,8 @@ def _proxy(proxy: object) -> str | SecretPlace | None:
     if proxy is None or isinstance(proxy, SecretPlace):
         return proxy
     if isinstance(proxy, str) and "@" in proxy:
-        raise DeclarationError(
-            "proxy= has an '@' in it, as if it contained credentials",
-            hint='put the URL into a variable or a file, and write proxy=hr.secret_env("PROXY_URL")',
-        )
+        hint = 'put the URL into a variable or a file, and write proxy=hr.secret_env("PROXY_URL")'
+        raise DeclarationError("proxy= has an '@' in it, as if it contained credentials", hint=hint)
     if not isinstance(proxy, str) or not _PROXY.fullmatch(proxy):
         raise DeclarationError(f"proxy={proxy!r} is not the URL of a proxy", hint='write "http://example.com:3128"')
     return proxy

@@ -43,10 +43,8 @@ class DynamoLeaseTable(LeaseTable):
             if found is not None:
                 keys = [(key["AttributeName"], key["KeyType"]) for key in found["KeySchema"]]
                 if keys != [(KEY, "HASH")]:
-                    raise InfrastructureError(
-                        f"lease table {self.name}: its key is {keys[0][0]!r}, so it isn't a lease table",
-                        hint="name another table; one that doesn't exist is created",
-                    )
+                    said = f"lease table {self.name}: its key is {keys[0][0]!r}, so it isn't a lease table"
+                    raise InfrastructureError(said, hint="name another table; one that doesn't exist is created")
                 if found["TableStatus"] in ("ACTIVE", "UPDATING"):
                     return
             if self._wait(_LOOK_S):
@@ -137,9 +135,8 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
         return UnavailableError(said)
     if code == "ValidationException":
         return InfrastructureError(said, hint="check the table's name")
-    return InfrastructureError(
-        said, hint=f"check the credentials that boto3 finds here; their identity needs the rights {_RIGHTS}"
-    )
+    hint = f"check the credentials that boto3 finds here; their identity needs the rights {_RIGHTS}"
+    return InfrastructureError(said, hint=hint)
 
 
 def _expressions(write: Write) -> dict[str, Any]:

@@ -208,10 +208,8 @@ def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:
 
 
 def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
-    return LeaseHeldError(
-        f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive",
-        hint="stop that application, or name another table; two applications on one table process each record twice",
-    )
+    hint = "stop that application, or name another table; two applications on one table process each record twice"
+    return LeaseHeldError(f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive", hint=hint)
 
 
 def open_leases(

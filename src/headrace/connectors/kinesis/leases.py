@@ -182,10 +182,8 @@ def parse_lease(item: Item) -> Lease | None:
         return None
     shard = _required(item, KEY, "S")
     if _STREAM in item:
-        raise InfrastructureError(
-            f"lease {shard}: the table belongs to a KCL application that reads several streams",
-            hint="use a separate table for each stream",
-        )
+        said = f"lease {shard}: the table belongs to a KCL application that reads several streams"
+        raise InfrastructureError(said, hint="use a separate table for each stream")
     checkpoint = Checkpoint(_required(item, CHECKPOINT, "S"), _whole_number(item, SUB, 0))
     if checkpoint.begun and not checkpoint.finished and not checkpoint.sequence.isdecimal():
         raise _unreadable(item, CHECKPOINT)
@@ -241,10 +239,8 @@ def _required(item: Item, name: str, *kinds: str) -> str:
 
 def _unreadable(item: Item, name: str) -> InfrastructureError:
     shard = item.get(KEY, {}).get("S", "?")
-    return InfrastructureError(
-        f"lease {shard}: {name} is {dict(item.get(name, {})) or 'missing'}, which KCL never writes",
-        hint="name another table, or delete this row if nothing needs it",
-    )
+    said = f"lease {shard}: {name} is {dict(item.get(name, {})) or 'missing'}, which KCL never writes"
+    return InfrastructureError(said, hint="name another table, or delete this row if nothing needs it")
 
 
 # -- table -------------------------------------------------------------------------------------------

@@ -208,10 +208,8 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        raise UsageError(
-            f"the Kinesis stream {self._name!r} has no columns; its records do",
-            hint="add the column to the input's schema",
-        )
+        hint = "add the column to the input's schema"
+        raise UsageError(f"the Kinesis stream {self._name!r} has no columns; its records do", hint=hint)
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
@@ -260,10 +258,8 @@ class KinesisAdmin(UnwatchedAdmin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        raise UsageError(
-            f"{ssp}: Kinesis alone deletes records, by their age",
-            hint="change the stream's retention period in Amazon's console",
-        )
+        hint = "change the stream's retention period in Amazon's console"
+        raise UsageError(f"{ssp}: Kinesis alone deletes records, by their age", hint=hint)
 
     def _ask(self) -> StreamSummary:
         with closing(self._open_api()) as api:

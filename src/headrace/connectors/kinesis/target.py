@@ -192,10 +192,8 @@ class KinesisTarget(Target):
             return 0.0
         if under_way.begin_again():
             return PAUSE_MS
-        raise UnavailableError(
-            f"the Kinesis stream {self._name!r} accepts no records: {under_way.sending.error}",
-            hint="if its limits are exceeded, add shards or send fewer records",
-        )
+        said = f"the Kinesis stream {self._name!r} accepts no records: {under_way.sending.error}"
+        raise UnavailableError(said, hint="if its limits are exceeded, add shards or send fewer records")
 
     @override
     def close(self) -> None:
@@ -204,10 +202,8 @@ class KinesisTarget(Target):
 
     def _check(self, wrong: pl.Series, what: str, instead: str) -> None:
         if wrong.any():
-            raise DataError(
-                f"a row for the Kinesis stream {self._name!r} {what}",
-                hint=f"{instead}, or drop such rows before send_to",
-            )
+            hint = f"{instead}, or drop such rows before send_to"
+            raise DataError(f"a row for the Kinesis stream {self._name!r} {what}", hint=hint)
 
 
 class _Version:
@@ -251,12 +247,8 @@ def check_key(key: str | None, columns: Mapping[str, pl.DataType], stream: str) 
     if key is None:
         return
     if key not in columns:
-        raise DeclarationError(
-            f"the Kinesis stream {stream!r} takes its keys from the column {key!r}, which its rows don't have",
-            hint=f"name one of the columns with key=: {', '.join(columns)}",
-        )
+        said = f"the Kinesis stream {stream!r} takes its keys from the column {key!r}, which its rows don't have"
+        raise DeclarationError(said, hint=f"name one of the columns with key=: {', '.join(columns)}")
     if isinstance(columns[key], _UNFIT_FOR_KEYS):
-        raise DeclarationError(
-            f"the Kinesis stream {stream!r} can't take its keys from the column {key!r} of type {columns[key]}",
-            hint="partition keys are text: cast the column to pl.String first",
-        )
+        said = f"the Kinesis stream {stream!r} can't take its keys from the column {key!r} of type {columns[key]}"
+        raise DeclarationError(said, hint="partition keys are text: cast the column to pl.String first")

@@ -180,10 +180,8 @@ def _as_series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Serie
             return _parsed(pl.Series(name, values, dtype=pl.String), dtype)
         return made_column(name, values, dtype)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"column {name!r} of the database has a value that is not of type {dtype}: {error}",
-            hint="compare the table's schema= with its columns in the database",
-        ) from error
+        said = f"column {name!r} of the database has a value that is not of type {dtype}: {error}"
+        raise DataError(said, hint="compare the table's schema= with its columns in the database") from error
 
 
 def _parsed(text: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -237,8 +235,6 @@ def _listed(value: Any) -> Any:
 def _known(types: dict[type[pl.DataType], str], column: str, dtype: pl.DataType) -> str:
     found = types.get(type(dtype))
     if found is None:
-        raise DeclarationError(
-            f"column {column!r}: a SQL table can't hold values of type {dtype}",
-            hint="cast it before send_to: Int128 to Decimal or Int64, Categorical to String, Object to Binary",
-        )
+        hint = "cast it before send_to: Int128 to Decimal or Int64, Categorical to String, Object to Binary"
+        raise DeclarationError(f"column {column!r}: a SQL table can't hold values of type {dtype}", hint=hint)
     return found

@@ -103,9 +103,8 @@ class PostgresMetadata(MetadataStore):
                 versions = self._called("write", write.attempt)
             except _Lost as lost:
                 if not self._has_happened(write, str(lost)):
-                    raise UnavailableError(
-                        f"can't write the metadata store {self._url}: {lost}", hint="nothing was changed; try again"
-                    ) from None
+                    hint = "nothing was changed; try again"
+                    raise UnavailableError(f"can't write the metadata store {self._url}: {lost}", hint=hint) from None
                 versions = write.versions
         if (took := time.monotonic() - began) > _SLOW_S:
             _log.warning("a write to the metadata store took a long time", store=str(self._url), seconds=round(took, 1))
@@ -188,10 +187,8 @@ class PostgresMetadata(MetadataStore):
                 return found
 
     def _unknown(self, why: str) -> IndeterminateWriteError:
-        return IndeterminateWriteError(
-            f"can't write the metadata store {self._url}: {why}; the change may or may not have happened",
-            hint="check that the server is up, then start the app or command again",
-        )
+        said = f"can't write the metadata store {self._url}: {why}; the change may or may not have happened"
+        return IndeterminateWriteError(said, hint="check that the server is up, then start the app or command again")
 
     def _connected(self) -> psycopg.Connection:
         if self._closed.is_set():
@@ -221,10 +218,8 @@ class PostgresMetadata(MetadataStore):
             return False
         ((found,),) = connection.execute("SELECT format FROM headrace_metadata").fetchall()
         if found != FORMAT:
-            raise InfrastructureError(
-                f"the metadata store {self._url} is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="use the version of Headrace that wrote it, or a newer one",
-            )
+            said = f"the metadata store {self._url} is of format {found}; this version of Headrace reads {FORMAT}"
+            raise InfrastructureError(said, hint="use the version of Headrace that wrote it, or a newer one")
         return True
 
     def _text(self, error: psycopg.Error) -> str:

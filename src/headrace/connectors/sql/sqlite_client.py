@@ -28,10 +28,8 @@ class SqliteClient(SqlClient):
     def __init__(self, path: Path, table: str, key: tuple[str, ...]) -> None:
         schema, _, self._table = table.rpartition(".")
         if schema.lower() not in ("", "main"):
-            raise DeclarationError(
-                f"SQLite {path}, table {table}: an SQLite file has no schema {schema!r}",
-                hint=f'write "{self._table}", without a schema; or use the schema "main"',
-            )
+            hint = f'write "{self._table}", without a schema; or use the schema "main"'
+            raise DeclarationError(f"SQLite {path}, table {table}: an SQLite file has no schema {schema!r}", hint=hint)
         self._path = path
         self._sql = Statements(table, key, "?")
         self._open: sqlite3.Connection | None = None

@@ -39,10 +39,8 @@ class SqlSystem(RowSystem):
 
     def __post_init__(self) -> None:
         if self.url.scheme not in ("sqlite", "postgresql", "postgres"):
-            raise DeclarationError(
-                f"sql: {self.url} doesn't name a known kind of database",
-                hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
-            )
+            hint = "write sqlite:///path/to/file.db or postgresql://user@host/database"
+            raise DeclarationError(f"sql: {self.url} doesn't name a known kind of database", hint=hint)
 
     @override
     def admin(self) -> _SqlAdmin:
@@ -157,24 +155,18 @@ class _SqlAdmin(WriteOnlyAdmin):
         added = tuple(name for name in columns or () if name not in found)
         for name in added:
             if name.lower() in lower:
-                raise DeclarationError(
-                    f"{self._what} has no column {name!r}, but {lower[name.lower()]!r}",
-                    hint="write the column's name as the table does, in upper and lower case",
-                )
+                hint = "write the column's name as the table does, in upper and lower case"
+                raise DeclarationError(f"{self._what} has no column {name!r}, but {lower[name.lower()]!r}", hint=hint)
         if added and self._system.new_columns != "add":
-            raise DeclarationError(
-                f"{self._what} has no column {added[0]!r}; it has {', '.join(found)}",
-                hint='add the column, or have it added, with null in earlier rows: hr.io.sql(..., new_columns="add")',
-            )
+            hint = 'add the column, or have it added, with null in earlier rows: hr.io.sql(..., new_columns="add")'
+            raise DeclarationError(f"{self._what} has no column {added[0]!r}; it has {', '.join(found)}", hint=hint)
         return Creation(partitions, added=added)
 
     def _require(self, wanted: Sequence[str], found: Sequence[str], what: str) -> None:
         for name in wanted:
             if name not in found:
-                raise DeclarationError(
-                    f"{what} has no column {name!r}; it has {', '.join(found)}",
-                    hint=f"the output, its key and {self._what} must have the same columns",
-                )
+                hint = f"the output, its key and {self._what} must have the same columns"
+                raise DeclarationError(f"{what} has no column {name!r}; it has {', '.join(found)}", hint=hint)
 
     def _columns(self) -> builtins.list[str] | None:
         with closing(self._system.client()) as client:
@@ -193,10 +185,8 @@ def _sqlite_path(url: SecretUrl) -> Path:
     _, root, rest = url.text.partition("sqlite:///")
     path = unquote(rest.partition("?")[0]) if root and url.text.startswith(root) else ""
     if not path or path.startswith(":memory:"):
-        raise DeclarationError(
-            f"sql: {url} doesn't name a file",
-            hint="write sqlite:///data/results.db, or sqlite:////data/results.db for an absolute path",
-        )
+        hint = "write sqlite:///data/results.db, or sqlite:////data/results.db for an absolute path"
+        raise DeclarationError(f"sql: {url} doesn't name a file", hint=hint)
     return Path(path)
 
 
