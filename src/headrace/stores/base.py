@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.core.errors import CorruptLogError, DeclarationError, FrameError, UsageError
-from headrace.rows.dtypes import columns_to_json, dtype_to_json
+from headrace.rows.dtypes import dtype_to_json
 from headrace.rows.given import concat_rows
 from headrace.rows.hashing import partition_of
 from headrace.rows.ipc import decode_rows
@@ -329,10 +329,6 @@ def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, 
     if list(kept.items()) != list(declared.items()):
         what = f"the key {_shown(kept)}, but is now declared with {_shown(declared)}"
         raise DeclarationError(f"store {id_!r} has {what}", hint=TAKE_BACK)
-
-
-def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
-    return list(columns_to_json(columns).items())
 
 
 _MS = pl.Datetime("ms")

@@ -21,19 +21,9 @@ import numpy as np
 import polars as pl
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError, UsageError
-from headrace.rows.dtypes import Columns, columns_from_json
+from headrace.rows.dtypes import Columns, columns_from_json, columns_to_json
 from headrace.rows.given import concat_rows
-from headrace.stores.base import (
-    Share,
-    StateForm,
-    check_key,
-    check_versions,
-    conformed,
-    described,
-    ordered_columns,
-    readable,
-    retyped,
-)
+from headrace.stores import base
 from headrace.stores.encoding import DELETE_LOCAL_STATE, LAYOUTS_MAX, KeyEncoding, ValueEncoding, layouts_of, one_row
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
@@ -153,13 +143,13 @@ class RowReader:
                 f"{_LAYOUTS_FORMAT}",
                 hint="a newer version of Headrace wrote them; upgrade this one",
             )
-        check_key(self._id, columns_from_json(dict(known.key)), self.key)
+        base.check_key(self._id, columns_from_json(dict(known.key)), self.key)
         layouts = [columns_from_json(dict(layout)) for layout in known.layouts]
         for columns in layouts:
-            check_versions(self._id, columns, self.values)
+            base.check_versions(self._id, columns, self.values)
             for name, dtype in self.values.items():
                 if name in columns and columns[name] != dtype:
-                    raise retyped(self._id, name, columns[name], dtype)
+                    raise base.retyped(self._id, name, columns[name], dtype)
         return [ValueEncoding(columns, number) for number, columns in enumerate(layouts)]
 
 
@@ -184,7 +174,7 @@ class TableStore(RowReader):
         """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._read_layouts()
 
-    def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
+    def dealt(self, share: base.Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Encoded with the declared columns: stores number their layouts apart."""
         count = _rows_among(keys)
         rows = self._keys.decode(keys[:count])
@@ -200,7 +190,9 @@ class TableStore(RowReader):
 
     def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
         count = _rows_among(keys)
-        return readable(pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal"))
+        return base.readable(
+            pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal")
+        )
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
@@ -229,8 +221,8 @@ class TableStore(RowReader):
         return self._layouts[-1]
 
     def _list_of(self, layouts: Sequence[Columns]) -> bytes:
-        known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in layouts])
-        return msgspec.json.encode(known)
+        key, *listed = (list(columns_to_json(columns).items()) for columns in [self.key, *layouts])
+        return msgspec.json.encode(_Layouts(key=key, layouts=listed))
 
 
 def _rows_among(keys: Sequence[bytes]) -> int:
@@ -309,9 +301,9 @@ class MemoryTable:
             list(key),
             (),
             [] if ttl_ms is None else [_PUT],
-            partial(conformed, id_, columns=self._kept, needed=self.key),
+            partial(base.conformed, id_, columns=self._kept, needed=self.key),
             in_memory=in_memory,
-            form=StateForm(what=what, key=described(self.key), columns=described(self.values)),
+            form=base.StateForm(what=what, key=base.described(self.key), columns=base.described(self.values)),
         )
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:

@@ -20,21 +20,7 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import StreamNotFoundError, StreamSealedError, TrimmedOffsetError, UsageError
 from headrace.core.files import Bell
 from headrace.core.ids import SSP, Offset, check_id
-from headrace.systems.base import (
-    Admin,
-    Edge,
-    Ended,
-    Extent,
-    Polled,
-    Position,
-    Producer,
-    Reading,
-    Records,
-    RegisteringConsumer,
-    StreamInfo,
-    System,
-    check_within,
-)
+from headrace.systems import base
 from headrace.systems.registry import check_option_names
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
@@ -59,13 +45,13 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Stream:
-    info: StreamInfo
+    info: base.StreamInfo
     partitions: list[_Partition]
     sealed: bool = False
     positions: dict[tuple[str, int], Offset] = field(default_factory=dict)
 
 
-class MemorySystem(Admin, System):
+class MemorySystem(base.Admin, base.System):
     """Streams in memory, and their admin. Tasks and tests that share streams share this object."""
 
     _named: ClassVar[dict[str, MemorySystem]] = {}
@@ -106,7 +92,7 @@ class MemorySystem(Admin, System):
             return sorted(self._streams)
 
     @override
-    def describe(self, stream: str) -> StreamInfo | None:
+    def describe(self, stream: str) -> base.StreamInfo | None:
         with self._lock:
             there = self._streams.get(check_id("stream", stream))
             return there.info if there else None
@@ -114,7 +100,7 @@ class MemorySystem(Admin, System):
     @override
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
-    ) -> StreamInfo:
+    ) -> base.StreamInfo:
         wanted = wanted_shape(check_id("stream", stream), partitions, columns, key)
         with self._lock:
             there = self._streams.get(stream)
@@ -124,14 +110,14 @@ class MemorySystem(Admin, System):
             return require_same_shape(there.info, wanted)
 
     @override
-    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> base.StreamInfo:
         with self._lock:
             there = self._stream(stream)
             there.info = with_columns(there.info, new_columns(there.info, columns))
             return there.info
 
     @override
-    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+    def add_partitions(self, stream: str, partitions: int) -> base.StreamInfo:
         wanted_shape(stream, max(partitions, 1), None)
         with self._lock:
             there = self._stream(stream)
@@ -143,11 +129,12 @@ class MemorySystem(Admin, System):
             return there.info
 
     @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
+    def extents(self, stream: str) -> builtins.list[base.Extent]:
         with self._lock:
             there = self._stream(stream)
             return [
-                Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0) for part in there.partitions
+                base.Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0)
+                for part in there.partitions
             ]
 
     @override
@@ -216,7 +203,7 @@ class MemorySystem(Admin, System):
             consumer._wake(keys)
 
 
-class MemoryConsumer(RegisteringConsumer[Reading]):
+class MemoryConsumer(base.RegisteringConsumer[base.Reading]):
     """Reads the partitions of a memory system. A bell wakes the thread that waits for records."""
 
     def __init__(self, system: MemorySystem) -> None:
@@ -233,15 +220,15 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
             self._bell.ring()
 
     @override
-    def register(self, ssp: SSP, position: Position) -> None:
+    def register(self, ssp: SSP, position: base.Position) -> None:
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
-            if isinstance(position, Edge):
-                start = part.oldest if position is Edge.OLDEST else part.upcoming
+            if isinstance(position, base.Edge):
+                start = part.oldest if position is base.Edge.OLDEST else part.upcoming
             else:
                 start = position
-            check_within(ssp, start, Extent(part.oldest, part.upcoming))
-            self._readings[ssp] = Reading(ssp, start)
+            base.check_within(ssp, start, base.Extent(part.oldest, part.upcoming))
+            self._readings[ssp] = base.Reading(ssp, start)
             self._registered.add((ssp.stream.name, ssp.partition))
 
     @override
@@ -251,15 +238,15 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
             self._registered.discard((ssp.stream.name, ssp.partition))
 
     @override
-    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        out: list[Polled] = []
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[base.Polled]:
+        out: list[base.Polled] = []
         with self._system._lock:
             self._bell.clear()
             for reading in self._asked(ssps):
                 out.extend(self._read(reading, max_bytes))
         return out
 
-    def _read(self, reading: Reading, max_bytes: int) -> list[Polled]:
+    def _read(self, reading: base.Reading, max_bytes: int) -> list[base.Polled]:
         ssp = reading.ssp
         stream = self._system._stream(ssp.stream.name)
         part = stream.partitions[ssp.partition]
@@ -273,14 +260,14 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
             if taken > max_bytes and stop > index:
                 break
             stop += 1
-        out: list[Polled] = []
+        out: list[base.Polled] = []
         if stop > index:
             reading.position = start + stop - index
             offsets = list(range(start, reading.position))
-            out.append(Records(ssp, offsets, part.payloads[index:stop], reading.position))
+            out.append(base.Records(ssp, offsets, part.payloads[index:stop], reading.position))
         if stream.sealed and reading.position == part.upcoming and not reading.ended:
             reading.ended = True
-            out.append(Ended(ssp, reading.position))
+            out.append(base.Ended(ssp, reading.position))
         return out
 
     @override
@@ -301,7 +288,7 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
             self._bell.close()
 
 
-class MemoryProducer(Producer):
+class MemoryProducer(base.Producer):
     """Buffers records until ``flush``."""
 
     def __init__(self, system: MemorySystem) -> None:

@@ -21,19 +21,8 @@ from headrace.core.errors import (
 )
 from headrace.core.files import UNREADABLE
 from headrace.core.ids import SSP, Offset
+from headrace.systems import startpoints
 from headrace.systems.base import Admin, Extent
-from headrace.systems.startpoints import (
-    End,
-    EndOffset,
-    EndTime,
-    Startpoint,
-    StartpointCustom,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-    is_moment,
-)
 
 _OR_OLDEST = "--or-oldest with the time: such a partition is then read from the oldest message that is left"
 
@@ -168,7 +157,7 @@ def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
     return early
 
 
-def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = ()) -> Offset:
+def resolve(startpoint: startpoints.Startpoint, ssp: SSP, admin: Admin, customs: Customs = ()) -> Offset:
     """Return the offset that a startpoint means in this partition now.
 
     Raises ``TrimmedOffsetError`` if what it means is no longer kept, ``UnsupportedPositionError`` if the system knows
@@ -176,16 +165,16 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
     """
     extent = extent_of(ssp, admin)
     match startpoint:
-        case StartpointOldest():
+        case startpoints.StartpointOldest():
             return extent.oldest
-        case StartpointUpcoming():
+        case startpoints.StartpointUpcoming():
             return extent.upcoming
-        case StartpointSpecific(offset=offset):
+        case startpoints.StartpointSpecific(offset=offset):
             admin.check_offset(ssp, offset)
             return offset
-        case StartpointTimestamp(time_ms=time_ms, or_oldest=or_oldest):
+        case startpoints.StartpointTimestamp(time_ms=time_ms, or_oldest=or_oldest):
             return _by_time(ssp, admin, extent, time_ms, or_oldest=or_oldest)
-        case StartpointCustom(name=name, value=value):
+        case startpoints.StartpointCustom(name=name, value=value):
             offset = _custom(name, value, ssp, admin, customs)
             admin.check_offset(ssp, offset)
             return offset
@@ -193,19 +182,19 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
             assert_never(startpoint)
 
 
-def resolve_end(end: End, start: Offset, ssp: SSP, admin: Admin) -> Offset:
+def resolve_end(end: startpoints.End, start: Offset, ssp: SSP, admin: Admin) -> Offset:
     """Return the offset at which a startpoint ends that begins at ``start``, maybe there. Raises as ``resolve``."""
-    if is_moment(extent_of(ssp, admin).upcoming):
+    if startpoints.is_moment(extent_of(ssp, admin).upcoming):
         what = f"{ssp}: its partitions are slots, which share shards and have no end of their own"
         raise UnsupportedPositionError(what, hint="set the startpoint without until")
     match end:
-        case EndOffset(offset=offset):
+        case startpoints.EndOffset(offset=offset):
             admin.check_offset(ssp, offset)
-        case EndTime(time_ms=time_ms):
+        case startpoints.EndTime(time_ms=time_ms):
             offset = admin.offset_at(ssp, time_ms)
         case _:
             assert_never(end)
-    if offset < start or (offset == start and isinstance(end, EndOffset)):
+    if offset < start or (offset == start and isinstance(end, startpoints.EndOffset)):
         what = f"{ssp}: the end, offset {offset}, isn't after the start, offset {start}"
         raise UsageError(what, hint="give an end that is later than the start")
     return offset

@@ -35,23 +35,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
 from headrace.rows.formats import FormatSpec, open_format
 from headrace.rows.given import as_polars, as_records
-from headrace.systems.base import (
-    BadRecord,
-    Consumer,
-    Edge,
-    Ended,
-    Extent,
-    Polled,
-    Position,
-    Reading,
-    RegisteringConsumer,
-    Rows,
-    RowSystem,
-    StreamInfo,
-    Target,
-    UnwatchedAdmin,
-    WriteOnlyAdmin,
-)
+from headrace.systems import base
 from headrace.systems.registry import check_option_names
 from headrace.systems.small import Batch, Sink, SinkWriter, Source, SourcePartition
 
@@ -63,7 +47,7 @@ CLOSING_S = 5.0
 _log = logger(__name__)
 
 
-def small_system(made: Source | Sink) -> RowSystem:
+def small_system(made: Source | Sink) -> base.RowSystem:
     match made:
         case Source():
             return SourceSystem(made)
@@ -74,7 +58,7 @@ def small_system(made: Source | Sink) -> RowSystem:
     )
 
 
-def open_small(name: str, options: Mapping[str, Any]) -> RowSystem:
+def open_small(name: str, options: Mapping[str, Any]) -> base.RowSystem:
     check_option_names(name, "small", options, ("made",), "made")
     return small_system(options["made"])
 
@@ -93,7 +77,7 @@ def _raising(made: Source | Sink, doing: str) -> Iterator[None]:
         raise UserFunctionError(said, hint="for errors that may pass, raise OSError or set retry_on") from error
 
 
-class SourceSystem(UnwatchedAdmin, RowSystem):
+class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
     """Reads a source, which it describes as a stream of any name. It is its own admin."""
 
     def __init__(self, source: Source) -> None:
@@ -109,7 +93,7 @@ class SourceSystem(UnwatchedAdmin, RowSystem):
         return SourceConsumer(self._source, columns)
 
     @override
-    def target(self, stream: str) -> Target:
+    def target(self, stream: str) -> base.Target:
         raise UsageError(f"{type(self._source).__name__} is a source: it can't be written", hint="write to a sink")
 
     @override
@@ -117,25 +101,25 @@ class SourceSystem(UnwatchedAdmin, RowSystem):
         return []
 
     @override
-    def describe(self, stream: str) -> StreamInfo:
-        return StreamInfo(stream, len(self._names()), bounded=self._source.bounded)
+    def describe(self, stream: str) -> base.StreamInfo:
+        return base.StreamInfo(stream, len(self._names()), bounded=self._source.bounded)
 
     @override
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
-    ) -> StreamInfo:
+    ) -> base.StreamInfo:
         raise self._refused("it can't be created")
 
     @override
-    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> base.StreamInfo:
         raise self._refused("it takes no columns from Headrace")
 
     @override
-    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+    def add_partitions(self, stream: str, partitions: int) -> base.StreamInfo:
         raise self._refused("it takes no partitions from Headrace")
 
     @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
+    def extents(self, stream: str) -> builtins.list[base.Extent]:
         """An unknown end is taken for the beginning."""
         return [self._extent(name) for name in self._names()]
 
@@ -161,11 +145,11 @@ class SourceSystem(UnwatchedAdmin, RowSystem):
         with _raising(self._source, "partitions"):
             return list(self._source.partitions())
 
-    def _extent(self, name: str) -> Extent:
+    def _extent(self, name: str) -> base.Extent:
         end = _end(self._source, name)
         with _raising(self._source, "begin"):
             begin = self._source.begin(name)
-        return Extent(begin, begin if end is None else max(begin, end), trimmed=begin > 0)
+        return base.Extent(begin, begin if end is None else max(begin, end), trimmed=begin > 0)
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(f"{type(self._source).__name__} is a source: {why}", hint="do so where its rows come from")
@@ -193,13 +177,13 @@ def _check_position(source: Source, ssp: SSP, name: str, offset: Offset, end: Of
 
 
 @dataclass(slots=True)
-class _PartitionReading(Reading):
+class _PartitionReading(base.Reading):
     """A partition; ``fetched`` is the position after the last batch that waits. Only the thread uses ``opened``."""
 
     name: str = ""
     fetched: Offset = 0
     end: Offset | None = None
-    waiting: deque[Polled] = field(default_factory=deque)
+    waiting: deque[base.Polled] = field(default_factory=deque)
     opened: SourcePartition | None = None
     due_s: float = 0.0
     end_due_s: float = 0.0
@@ -216,7 +200,7 @@ class Made:
     payloads: Sequence[bytes] = ()
 
 
-class SourceConsumer(RegisteringConsumer[_PartitionReading]):
+class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
     """Reads a source's partitions on a thread, and hands out what has arrived. ``_lock`` guards all but ``opened``."""
 
     def __init__(self, source: Source, columns: Mapping[str, pl.DataType] | None) -> None:
@@ -234,12 +218,12 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         self._thread = threading.Thread(target=self._work, name="headrace-source", daemon=True)
 
     @override
-    def register(self, ssp: SSP, position: Position) -> None:
+    def register(self, ssp: SSP, position: base.Position) -> None:
         name = _partition_name(self._names, ssp)
         end = _end(self._source, name)
         with _raising(self._source, "begin"):
-            start = self._source.begin(name) if position is Edge.OLDEST else position
-        if isinstance(start, Edge):
+            start = self._source.begin(name) if position is base.Edge.OLDEST else position
+        if isinstance(start, base.Edge):
             if end is None:
                 raise UnsupportedPositionError(
                     f"{type(self._source).__name__} doesn't say where its partitions end, so reading can't begin there",
@@ -265,7 +249,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         self._let_go.append(reading)
 
     @override
-    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[base.Polled]:
         """A batch is handed out as a whole."""
         with self._lock:
             self._bell.clear()
@@ -369,11 +353,11 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
             else:
                 reading.waiting.append(found)
                 reading.fetched = found.next
-                reading.ended = isinstance(found, Ended)
+                reading.ended = isinstance(found, base.Ended)
                 self._bell.ring()
             self._lock.notify_all()
 
-    def _next(self, reading: _PartitionReading) -> Polled | None:
+    def _next(self, reading: _PartitionReading) -> base.Polled | None:
         if reading.opened is None:
             with _raising(self._source, "open"):
                 reading.opened = self._source.open(reading.name, reading.fetched)
@@ -382,7 +366,7 @@ class SourceConsumer(RegisteringConsumer[_PartitionReading]):
         with _raising(self._source, "position"):
             after, positions = reading.opened.position(), reading.opened.row_positions()
         if given is None:
-            return Ended(reading.ssp, reading.fetched)
+            return base.Ended(reading.ssp, reading.fetched)
         rows = _rows_of(given, reading, after, positions, self._decoded)
         return None if not rows.frame.height and not rows.bad and rows.next == rows.offset else rows
 
@@ -432,7 +416,7 @@ def _rows_of(
     after: Offset,
     positions: Sequence[int] | None,
     decode: Callable[[Sequence[Any]], Made],
-) -> Rows:
+) -> base.Rows:
     table = as_polars(given)
     if isinstance(table, pl.DataFrame):
         made, count = Made(table), table.height
@@ -454,13 +438,13 @@ def _rows_of(
                 f"{after}: {list(offsets[:5])}"
             )
     places = range(before, after) if offsets is None else offsets
-    bad = [BadRecord(reading.ssp, int(places[index]), reason, made.payloads[index]) for index, reason in made.bad]
+    bad = [base.BadRecord(reading.ssp, int(places[index]), reason, made.payloads[index]) for index, reason in made.bad]
     if offsets is not None and bad:
         offsets = np.delete(offsets, [index for index, _ in made.bad])
-    return Rows(reading.ssp, made.frame, before, after, bad, reading.name, offsets=offsets)
+    return base.Rows(reading.ssp, made.frame, before, after, bad, reading.name, offsets=offsets)
 
 
-class SinkSystem(WriteOnlyAdmin, RowSystem):
+class SinkSystem(base.WriteOnlyAdmin, base.RowSystem):
     """Writes a sink, which it describes as a stream of any name. It is its own admin."""
 
     def __init__(self, sink: Sink) -> None:
@@ -471,7 +455,7 @@ class SinkSystem(WriteOnlyAdmin, RowSystem):
         return self
 
     @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> base.Consumer:
         raise self.refused("can't be read")
 
     @override
@@ -483,23 +467,23 @@ class SinkSystem(WriteOnlyAdmin, RowSystem):
         return []
 
     @override
-    def describe(self, stream: str) -> StreamInfo:
-        return StreamInfo(stream, 1)
+    def describe(self, stream: str) -> base.StreamInfo:
+        return base.StreamInfo(stream, 1)
 
     @override
     def create(
         self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None, key: Sequence[str] = ()
-    ) -> StreamInfo:
+    ) -> base.StreamInfo:
         with _raising(self._sink, "create"):
             self._sink.create(columns)
-        return StreamInfo(stream, partitions, columns)
+        return base.StreamInfo(stream, partitions, columns)
 
     @override
     def refused(self, why: str) -> UsageError:
         return UsageError(f"the sink {type(self._sink).__name__} {why}")
 
 
-class SinkTarget(Target):
+class SinkTarget(base.Target):
     """Publishes versions into a sink. After an error, the next try is that of a new writer."""
 
     def __init__(self, sink: Sink) -> None:

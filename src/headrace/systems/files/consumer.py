@@ -21,27 +21,14 @@ from headrace.rows.formats import json_parser
 from headrace.rows.pieces import ROW_BYTES_MAX, ParsedRows, row_ends
 from headrace.rows.text import CsvFormat
 from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Reading, RegisteringConsumer, Rows
-from headrace.systems.files.rowfile import (
-    COUNT_BYTES,
-    UTF_8,
-    ParquetFile,
-    RowFile,
-    StoredParquetFile,
-    TextFile,
-    csv_parser,
-    infer_csv,
-    infer_jsonlines,
-    open_source,
-    parquet_columns,
-    read_header,
-)
+from headrace.systems.files import rowfile
 from headrace.systems.files.stock import ROWS_MAX, Entry, FileList, Follower, Look, changed, offset_of, place_of
 from headrace.systems.files.storage import SUFFIXES, Found, LocalStorage, Storage, compression_of, suffix_of
 
 _REMEMBERED = 1000
 _log = logger(__name__)
 
-Open = Callable[[Entry], RowFile | None]
+Open = Callable[[Entry], rowfile.RowFile | None]
 """Opens an entry; None if the file has changed and is listed again, so that this entry is to be passed over."""
 
 
@@ -49,7 +36,7 @@ Open = Callable[[Entry], RowFile | None]
 class _Reading(Reading):
     entries: list[Entry]  # Those of the partition. The list grows.
     place: int = 0
-    open: RowFile | None = None
+    open: rowfile.RowFile | None = None
     rows: int = 0  # how many row numbers this consumer has passed, in how many bytes of finished entries: for estimates
     bytes: int = 0
     begun: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -253,21 +240,21 @@ class Reader(Look):
     form: CsvFormat
     goes_on: bool = False
 
-    def open(self, entry: Entry, wanted: Wanted) -> RowFile:
+    def open(self, entry: Entry, wanted: Wanted) -> rowfile.RowFile:
         self._check(entry)
         format = self._format(entry.path)
         if format == "parquet":
             names = None if wanted.declared is None or wanted.whole else wanted.declared.keys()
             if isinstance(self.storage, LocalStorage):
-                return ParquetFile(entry.path, wanted.typed, names)
-            return StoredParquetFile(entry.path, self.storage.open(entry.path), wanted.typed, names)
+                return rowfile.ParquetFile(entry.path, wanted.typed, names)
+            return rowfile.StoredParquetFile(entry.path, self.storage.open(entry.path), wanted.typed, names)
         columns = self._text_columns(entry, wanted)
         file = self._text(entry)
         try:
             if format == "jsonl":
                 return file.parse_with(json_parser(columns))
             header = self._header(entry, file, columns)
-            return file.parse_with(csv_parser(entry.path, header, columns, self.form))
+            return file.parse_with(rowfile.csv_parser(entry.path, header, columns, self.form))
         except BaseException:
             file.close()
             raise
@@ -276,11 +263,11 @@ class Reader(Look):
         format = self._format(entry.path)
         if format == "parquet":
             if isinstance(self.storage, LocalStorage):
-                return parquet_columns(entry.path, entry.path)
+                return rowfile.parquet_columns(entry.path, entry.path)
             with closing(self.storage.open(entry.path)) as stored:
-                return parquet_columns(stored, entry.path)
+                return rowfile.parquet_columns(stored, entry.path)
         with closing(self._text(_whole(entry))) as file:
-            return infer_jsonlines(file) if format == "jsonl" else infer_csv(file, self.form)
+            return rowfile.infer_jsonlines(file) if format == "jsonl" else rowfile.infer_csv(file, self.form)
 
     def _text_columns(self, entry: Entry, wanted: Wanted) -> Columns:
         if wanted.typed is not None:
@@ -294,17 +281,17 @@ class Reader(Look):
         except DataError:  # nothing to infer from: each row will say what is wrong with it
             return dict(wanted.declared)
 
-    def _header(self, entry: Entry, file: TextFile, columns: Columns) -> list[str]:
+    def _header(self, entry: Entry, file: rowfile.TextFile, columns: Columns) -> list[str]:
         if not entry.start:
-            return read_header(file, self.form, list(columns)) or list(columns)
+            return rowfile.read_header(file, self.form, list(columns)) or list(columns)
         with closing(self._text(_whole(entry))) as beginning:
-            return read_header(beginning, self.form, list(columns)) or list(columns)
+            return rowfile.read_header(beginning, self.form, list(columns)) or list(columns)
 
-    def _text(self, entry: Entry) -> TextFile:
+    def _text(self, entry: Entry) -> rowfile.TextFile:
         csv = self._format(entry.path) == "csv"
-        source = open_source(self.storage, entry, self.form.encoding if csv else UTF_8)
+        source = rowfile.open_source(self.storage, entry, self.form.encoding if csv else rowfile.UTF_8)
         try:
-            return TextFile(
+            return rowfile.TextFile(
                 entry.path, source, quote=self._quote(entry.path), lines_before=lambda: self._lines_before(entry)
             )
         except BaseException:
@@ -316,7 +303,7 @@ class Reader(Look):
             return 0
         lines, left = 0, entry.start
         with closing(self.storage.open(entry.path)) as file:
-            while left and (data := file.read(min(left, COUNT_BYTES))):
+            while left and (data := file.read(min(left, rowfile.COUNT_BYTES))):
                 lines += data.count(b"\n")
                 left -= len(data)
         return lines
@@ -328,7 +315,7 @@ class Reader(Look):
     def _grows(self, path: str) -> bool:
         """Whether the file is of a kind that programs append to, and that can be read from anywhere."""
         format = self._format(path)
-        plain = format == "jsonl" or (format == "csv" and self.form.encoding == UTF_8)
+        plain = format == "jsonl" or (format == "csv" and self.form.encoding == rowfile.UTF_8)
         return plain and self.storage.samples and compression_of(path) is None
 
     def replaced(self, entry: Entry) -> bool:
@@ -377,7 +364,7 @@ class Reader(Look):
         with closing(self.storage.open(file.path)) as stream:
             stream.seek(start)
             left = file.size - start
-            while left and (data := stream.read(min(left, COUNT_BYTES))):
+            while left and (data := stream.read(min(left, rowfile.COUNT_BYTES))):
                 left -= len(data)
                 rest += data
                 ends = row_ends(rest, quote)

@@ -29,17 +29,7 @@ from typing_extensions import override
 from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
-from headrace.systems.base import (
-    Edge,
-    Ended,
-    Polled,
-    Position,
-    Reading,
-    Records,
-    RegisteringConsumer,
-    Unsynced,
-    Wakeups,
-)
+from headrace.systems import base
 from headrace.systems.log.layout import OpenFiles, StreamFolder
 from headrace.systems.log.partition import PartitionFile, unsynced_partition
 from headrace.systems.log.segment import Scan, ScanEnd, landmark
@@ -117,7 +107,7 @@ _POLLS_KEPT = 4096  # among so many polls a landmark is found
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Watched(Reading):
+class Watched(base.Reading):
     """A partition that is read. ``look``: there may be unread records."""
 
     consumer: LogConsumer
@@ -134,7 +124,7 @@ class Watched(Reading):
     """The records of the last polls, from the one before the last landmark on."""
 
 
-class LogConsumer(RegisteringConsumer[Watched]):
+class LogConsumer(base.RegisteringConsumer[Watched]):
     """Reads partitions of a log, alone or in a group. ``torn_bytes`` counts the bytes that it skipped."""
 
     def __init__(self, root: Path, wakeups: LogWakeups | None = None, *, waits: bool = True) -> None:
@@ -154,7 +144,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         return self._torn_before + sum(reading.file.torn_bytes for reading in self._readings.values())
 
     @override
-    def register(self, ssp: SSP, position: Position) -> None:
+    def register(self, ssp: SSP, position: base.Position) -> None:
         reading = self._readings.get(ssp)
         if reading is None:
             reading = self._open(ssp)
@@ -178,12 +168,12 @@ class LogConsumer(RegisteringConsumer[Watched]):
         reading.watch = self._wakeups.watch(reading.file.path, reading)
         return reading
 
-    def _resolve(self, reading: Watched, position: Position) -> Offset:
+    def _resolve(self, reading: Watched, position: base.Position) -> Offset:
         oldest = self._oldest(reading)
-        if position is Edge.OLDEST:
+        if position is base.Edge.OLDEST:
             return oldest
         end, sealed = reading.file.end()
-        if isinstance(position, Edge):
+        if isinstance(position, base.Edge):
             seal = reading.folder.read_seal() if not sealed else None
             return seal.ends[reading.ssp.partition] if seal and seal.ends else end
         if position < oldest:
@@ -213,7 +203,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         self._wakeups.files.forget(reading.file)
 
     @override
-    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[base.Polled]:
         """If a partition fails after others returned records, this returns the records, and the next poll raises."""
         if self._alone:
             self._wakeups.stirred()
@@ -225,7 +215,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        out: list[Polled] = []
+        out: list[base.Polled] = []
         for reading in self._asked(ssps):
             if not reading.look:
                 continue
@@ -255,7 +245,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
             reading.look |= not reading.ended and size not in (reading.position, reading.waiting_size)
         return any(reading.look for reading in self._readings.values())
 
-    def _read(self, reading: Watched, max_bytes: int, out: list[Polled]) -> None:
+    def _read(self, reading: Watched, max_bytes: int, out: list[base.Polled]) -> None:
         size = reading.file.size()
         if reading.ended or size in (reading.position, reading.waiting_size):
             reading.look = False
@@ -267,21 +257,21 @@ class LogConsumer(RegisteringConsumer[Watched]):
             )
         self._take(reading, reading.file.read(reading.position, max_bytes, size), size, out)
 
-    def _take(self, reading: Watched, scan: Scan, size: int, out: list[Polled]) -> None:
+    def _take(self, reading: Watched, scan: Scan, size: int, out: list[base.Polled]) -> None:
         reading.position = scan.next
         if self._waits:
             reading.file.used()
         elif scan.next == size:
             reading.file.close()
         if scan.payloads:
-            out.append(Records(reading.ssp, scan.offsets, scan.payloads, scan.next))
+            out.append(base.Records(reading.ssp, scan.offsets, scan.payloads, scan.next))
             reading.recent.append(scan.offsets)
             reading.look = scan.next < size
         else:
             reading.look = False
             reading.waiting_size = size
         if scan.stop is ScanEnd.SEALED:
-            out.append(Ended(reading.ssp, scan.next))
+            out.append(base.Ended(reading.ssp, scan.next))
             reading.ended, reading.look = True, False
 
     @override
@@ -313,7 +303,7 @@ class LogConsumer(RegisteringConsumer[Watched]):
         return reading.file.check_at(at) == int(check, 16)
 
     @override
-    def unsynced(self) -> Iterable[Unsynced]:
+    def unsynced(self) -> Iterable[base.Unsynced]:
         return [
             unsynced_partition(
                 reading.file.fd, reading.file.what, partial(setattr, reading, "synced", reading.position)
@@ -340,7 +330,7 @@ LOOK_S = 0.5
 LOOKS = 100  # How many consumers look at their files at a time. A thousand have looked after five seconds.
 
 
-class LogWakeups(Wakeups):
+class LogWakeups(base.Wakeups):
     """The consumers of the log in the folder ``root`` that one thread uses. Without ``watcher`` each look is at all."""
 
     def __init__(self, root: Path, watcher: FileWatcher | None) -> None:

@@ -42,15 +42,6 @@ from headrace.core.errors import (
     StreamSealedError,
     UsageError,
 )
-from headrace.core.files import (
-    create_file,
-    make_private_folder,
-    open_private,
-    replace_file,
-    sync_folder,
-    write_file,
-    write_files,
-)
 from headrace.core.ids import Offset, check_id
 from headrace.core.log import Throttle, logger
 from headrace.rows.dtypes import columns_from_json, columns_to_json
@@ -148,11 +139,11 @@ class StreamFolder:
         root = self.path.parent
         staging = root / f".{self.name}-{uuid.uuid4().hex}"
         try:
-            make_private_folder(root)
-            make_private_folder(staging)
+            files.make_private_folder(root)
+            files.make_private_folder(staging)
             self._fill(staging, wanted)
             staging.rename(self.path)
-            sync_folder(root)
+            files.sync_folder(root)
         except OSError as error:
             shutil.rmtree(staging, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -170,7 +161,7 @@ class StreamFolder:
             if times == MAX_ADDITIONS:
                 break
             data = {"version": FORMAT_VERSION, "columns": columns_to_json(more)}
-            if create_file(self._added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
+            if files.create_file(self._added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
                 return with_columns(found, more)
         what = f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already"
         raise UsageError(what, hint="use another stream")
@@ -182,16 +173,16 @@ class StreamFolder:
             what = f"stream {self.name!r} is sealed, so it can't get more partitions"
             raise StreamSealedError(what, hint="a seal is permanent: use another stream")
         for partition in range(found.partitions, partitions):
-            create_file(self.log(partition), _file_header())
+            files.create_file(self.log(partition), _file_header())
         return self.require_info()
 
     def _fill(self, folder: Path, info: StreamInfo) -> None:
-        make_private_folder(folder / "positions")
-        write_files({folder / self.log(partition).name: _file_header() for partition in range(info.partitions)})
+        files.make_private_folder(folder / "positions")
+        files.write_files({folder / self.log(partition).name: _file_header() for partition in range(info.partitions)})
         columns = None if info.columns is None else columns_to_json(info.columns)
         data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns, "key": info.key}
-        write_file(folder / "stream.json", (json.dumps(data, indent=1) + "\n").encode())
-        sync_folder(folder)
+        files.write_file(folder / "stream.json", (json.dumps(data, indent=1) + "\n").encode())
+        files.sync_folder(folder)
 
     # -- the trim point, the seal, reported positions ------------------------------------------------------
     def read_trim(self, partition: int) -> Offset:
@@ -206,7 +197,7 @@ class StreamFolder:
         return int(text)
 
     def write_trim(self, partition: int, before: Offset) -> None:
-        replace_file(self.trim(partition), f"{before}\n".encode())
+        files.replace_file(self.trim(partition), f"{before}\n".encode())
 
     def trim_ms(self, partition: int) -> int | None:
         try:
@@ -227,13 +218,13 @@ class StreamFolder:
 
     def write_seal(self, seal: Seal) -> None:
         ends = None if seal.ends is None else list(seal.ends)
-        replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}).encode() + b"\n")
+        files.replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}).encode() + b"\n")
 
     def write_position(self, partition: int, group: str, position: Offset) -> None:
         """Store the position of a reader group, in one write of 8 bytes. 0 means none, so offsets are stored plus 1."""
         path = self.path / "positions" / check_id("group", group)
         try:
-            fd = open_private(path, os.O_WRONLY | os.O_CLOEXEC)
+            fd = files.open_private(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.pwrite(fd, _POSITION.pack(position + 1), partition * _POSITION.size)
             finally:
