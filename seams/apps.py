@@ -132,7 +132,7 @@ def _aggregates(case: Case) -> dict[str, Any]:
         "extremes": {"a": value.min(), "c": value.max()},
         "first-last": {"a": hr.aggregates.first("n"), "c": hr.aggregates.last("v")},
         "distinct": {"a": hr.aggregates.n_unique("v")},
-        "top": {"a": hr.aggregates.max("n")},
+        "top": {"a": hr.max("n")},
     }
     return {"n": pl.len(), **chosen[case["aggregate"]]}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         triggers,
         windows,
     )
-    from headrace.api.aggregates import count, sum
+    from headrace.api.aggregates import count, max, mean, min, sum
     from headrace.api.descriptors import secret_env, secret_file
     from headrace.api.draft import Output, Table
     from headrace.api.stream import Stream
@@ -50,7 +50,10 @@ __all__ = [
     "errors",
     "hopping",
     "io",
+    "max",
+    "mean",
     "metrics",
+    "min",
     "read_savepoint",
     "restore_savepoint",
     "runs",
@@ -82,6 +85,9 @@ _MODULES = {
     "Table": "api.draft",
     "count": "api.aggregates",
     "hopping": "api.windows",
+    "max": "api.aggregates",
+    "mean": "api.aggregates",
+    "min": "api.aggregates",
     "read_savepoint": "run.savepoints.access",
     "restore_savepoint": "run.savepoints.access",
     "secret_env": "api.descriptors",

@@ -1,6 +1,6 @@
 """Aggregates for ``window(...).agg(...)`` that Polars lacks, or that mean something else on a stream.
 
-``hr.count`` and ``hr.sum`` are at the top level.
+``hr.count``, ``hr.sum``, ``hr.min``, ``hr.max`` and ``hr.mean`` are at the top level.
 """
 
 from headrace.api.aggregates import (
@@ -10,9 +10,6 @@ from headrace.api.aggregates import (
     fold,
     implode,
     last,
-    max,
-    mean,
-    min,
     n_unique,
     reduce,
     top_k,
@@ -25,9 +22,6 @@ __all__ = [
     "fold",
     "implode",
     "last",
-    "max",
-    "mean",
-    "min",
     "n_unique",
     "reduce",
     "top_k",

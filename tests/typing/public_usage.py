@@ -68,9 +68,9 @@ counts = by_member.window(hr.tumbling("10s", offset="1s"), key=["member"], id="p
     pl.col("ts").n_unique(),
     views=hr.count(),
     total=pl.col("ts").sum(),
-    first=hr.aggregates.min("ts"),
-    last=hr.aggregates.max(pl.col("ts")),
-    mean=hr.aggregates.mean("ts"),
+    first=hr.min("ts"),
+    last=hr.max(pl.col("ts")),
+    mean=hr.mean("ts"),
     sum=hr.sum("ts"),
     urls=hr.aggregates.implode("url"),
 )

@@ -220,7 +220,7 @@ def min(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.aggregates.min("price").kind
+    >>> hr.min("price").kind
     'min'
     """
     return Aggregate("min", _expression("min", column))
@@ -231,7 +231,7 @@ def max(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.aggregates.max("price").kind
+    >>> hr.max("price").kind
     'max'
     """
     return Aggregate("max", _expression("max", column))
@@ -242,7 +242,7 @@ def mean(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.aggregates.mean("latency").kind
+    >>> hr.mean("latency").kind
     'mean'
     """
     return Aggregate("mean", _expression("mean", column))

@@ -113,7 +113,7 @@ HR: Mapping[str, str] = {
     **_same('hr.hopping("10s", every="5s")', "hop", "HoppingWindow", "hopping_window", "HoppingWindows"),
     **_same('hr.session("10m")', "SessionWindow", "session_window", "SessionWindows"),
     **_same('hr.windows.sliding("10s")', "SlidingWindow", "sliding_window", "SlidingWindows"),
-    **_same("hr.aggregates.mean(...)", "avg", "average"),
+    **_same("hr.mean(...)", "avg", "average"),
     **_same('hr.App("name")', "Application", "StreamApp", "StreamsBuilder", "Dataflow", "Pipeline"),
     **_same(_INPUT, "read_stream", "readStream", "from_source", "Topic", "topic", "Source"),
     **_same('app.table("name", key="key")', "KTable", "GlobalTable"),
@@ -134,8 +134,8 @@ IO: Mapping[str, str] = {
 
 AGGREGATES: Mapping[str, str] = {
     **_same("hr.count()", "count", "len", "size"),
-    **_same("hr.sum(...)", "sum"),
-    **_same("hr.aggregates.mean(...)", "avg", "average"),
+    **{name: f"hr.{name}(...)" for name in ("sum", "min", "max", "mean")},
+    **_same("hr.mean(...)", "avg", "average"),
     **_same("hr.aggregates.n_unique(...)", "count_distinct", "countDistinct", "distinct"),
     **_same("hr.aggregates.approx_n_unique(...)", "approx_count_distinct"),
     **_same("hr.aggregates.implode(...)", "collect_list", "collect", "list"),

@@ -57,12 +57,12 @@ def test_sums_are_wide_enough(app: hr.App, value: Any, result: Any) -> None:
 
 @pytest.mark.parametrize("value", [pl.Int8, pl.String, pl.Float32, pl.Date, pl.Datetime("ns")])
 def test_min_and_max_keep_the_type(app: hr.App, value: Any) -> None:
-    assert aggregated(app, value, hr.aggregates.min("v")) == value
-    assert aggregated(hr.App("other"), value, hr.aggregates.max(pl.col("v"))) == value
+    assert aggregated(app, value, hr.min("v")) == value
+    assert aggregated(hr.App("other"), value, hr.max(pl.col("v"))) == value
 
 
 def test_mean_is_a_float_and_collect_a_list(app: hr.App) -> None:
-    assert aggregated(app, pl.Int8, hr.aggregates.mean("v")) == pl.Float64
+    assert aggregated(app, pl.Int8, hr.mean("v")) == pl.Float64
     assert aggregated(hr.App("b"), pl.String, hr.aggregates.implode("v")) == pl.List(pl.String)
     assert aggregated(hr.App("c"), pl.String, hr.count("v")) == pl.Int64
 
@@ -83,7 +83,7 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: window(s, n=pl.col("ms")), "agg: 'n': col(.*) is not an aggregation that windows support"),
     (lambda s: window(s, n=3), "agg: 'n' must be an aggregate, not int 3"),
     (lambda s: window(s, n=hr.sum("url")), "agg: 'n': sum doesn't work for String"),
-    (lambda s: window(s, n=hr.aggregates.mean("url")), "agg: 'n': mean doesn't work for String"),
+    (lambda s: window(s, n=hr.mean("url")), "agg: 'n': mean doesn't work for String"),
     (lambda s: window(s, n=hr.sum("nope")), "agg: 'n': there is no column 'nope'"),
     (lambda s: window(s, n=hr.sum(pl.col("ms").sum())), "reads more than one row"),
     (lambda s: hr.sum(3), "sum: its argument must be a column name"),  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def test_all_messages_of_a_task_together(app: hr.App) -> None:
 
 
 def test_results_of_a_window_without_bounds_have_no_time(app: hr.App) -> None:
-    counts = plain(app, hr.windows.count(10), agg={"n": hr.count(), "at": hr.aggregates.max("at")})
+    counts = plain(app, hr.windows.count(10), agg={"n": hr.count(), "at": hr.max("at")})
     with pytest.raises(hr.errors.DeclarationError, match=r"'at' was aggregated at .*test_windows\.py"):
         counts.window(hr.tumbling("1m"), key="k", id="again").agg(**COUNT)
     again = counts.window(hr.tumbling("1m"), key="k", id="again", time="at").agg(**COUNT)

@@ -21,8 +21,8 @@ _AGGREGATES: dict[str, Callable[[], Any]] = {
     "count": hr.count,
     "sum": lambda: hr.sum("v"),
     "twice": (pl.col("v") * 2).sum,
-    "min": lambda: hr.aggregates.min("v"),
-    "max": lambda: hr.aggregates.max("v"),
+    "min": lambda: hr.min("v"),
+    "max": lambda: hr.max("v"),
 }
 OPTIONAL = ("s", "lo", "hi")
 Row = dict[str, int | None]

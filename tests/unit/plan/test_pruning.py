@@ -34,7 +34,7 @@ def counted(stream: hr.Stream, **agg: hr.aggregates.Aggregate) -> hr.Stream:
         (counted, ("member", "ts")),
         (lambda s: counted(s, total=hr.sum(pl.col("ms") * 2)), ("member", "ms", "ts")),
         (
-            lambda s: counted(s.with_columns(half=pl.col("ms") / 2), most=hr.aggregates.max("half")),
+            lambda s: counted(s.with_columns(half=pl.col("ms") / 2), most=hr.max("half")),
             ("member", "ms", "ts"),
         ),
         (lambda s: s.select("member"), ("member",)),

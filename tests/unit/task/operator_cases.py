@@ -221,7 +221,7 @@ def low_level(on_error: str, *inputs: str) -> Callable[[hr.App, str], None]:
         for name, flow in flows.items():
             flow.send_to(app.output(name))
         counts = flows["quiet"].partition_by("n", id="by-n", partitions=2).window(hr.tumbling("50ms"), key="n", id="w")
-        counts.agg(of=pl.len(), last=hr.aggregates.max("total")).send_to(app.output("counts"))
+        counts.agg(of=pl.len(), last=hr.max("total")).send_to(app.output("counts"))
 
     return declare
 

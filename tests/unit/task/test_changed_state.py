@@ -27,7 +27,7 @@ SHAPES: dict[str, tuple[Any, dict[str, Any]]] = {
     "count": (hr.windows.count(100, every=60), {}),
 }
 OLD = {"total": hr.sum("value"), "all": hr.aggregates.implode("value")}
-NEW = {"low": hr.aggregates.min("value"), "all": hr.aggregates.implode("value"), "n": hr.count(), **OLD}
+NEW = {"low": hr.min("value"), "all": hr.aggregates.implode("value"), "n": hr.count(), **OLD}
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_a_window_gains_aggregates(tmp_path: Path, rows: hr.streams.StreamWriter
             "of tumbling 1s, with panes or functions",
         ),
         (
-            lambda: windowed(hr.tumbling("1000ms"), {}, {"total": hr.aggregates.max("value")}),
+            lambda: windowed(hr.tumbling("1000ms"), {}, {"total": hr.max("value")}),
             "store 'w': column 'total' was stored as sum Int64, but is now declared as max Int64",
         ),
         (

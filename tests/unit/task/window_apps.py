@@ -116,7 +116,7 @@ def window_of_two(app: hr.App, lateness: str) -> None:
 def windows_over_windows(app: hr.App, lateness: str) -> None:
     inner = by_k(app, "views", lateness).window(hr.tumbling("40ms"), key="k", id="inner").agg(n=pl.len(), v=hr.sum("v"))
     outer = inner.with_columns(half=pl.col("k") % 2).partition_by("half", id="by-half", partitions=2)
-    days = outer.window(hr.tumbling("120ms"), key="half", id="outer").agg(n=hr.sum("n"), most=hr.aggregates.max("n"))
+    days = outer.window(hr.tumbling("120ms"), key="half", id="outer").agg(n=hr.sum("n"), most=hr.max("n"))
     near = days.partition_by("half", id="again").window(hr.session("500ms"), key="half", id="far")
     near.agg(n=hr.sum("n"), order=hr.aggregates.implode("most")).send_to(app.output("out"))
 

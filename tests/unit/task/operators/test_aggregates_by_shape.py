@@ -45,8 +45,8 @@ def top(messages: Messages) -> list[str | None]:
 AGGREGATES: dict[str, tuple[hr.aggregates.Aggregate, Callable[[Messages], Any]]] = {
     "rows": (hr.count(), len),
     "sum": (hr.sum("value"), lambda ms: sum(known(ms))),
-    "least": (hr.aggregates.min("name"), lambda ms: min((m.name for m in ms if m.name is not None), default=None)),
-    "mean": (hr.aggregates.mean("value"), lambda ms: sum(known(ms)) / len(known(ms)) if known(ms) else None),
+    "least": (hr.min("name"), lambda ms: min((m.name for m in ms if m.name is not None), default=None)),
+    "mean": (hr.mean("value"), lambda ms: sum(known(ms)) / len(known(ms)) if known(ms) else None),
     "first": (hr.aggregates.first("name"), lambda ms: min(ms, key=lambda m: (m.at, m.place)).name),
     "last": (hr.aggregates.last("name"), lambda ms: max(ms, key=lambda m: (m.at, m.place)).name),
     "top": (hr.aggregates.top_k("name", 2, by="value"), top),

@@ -38,13 +38,13 @@ def aggregated(dtype: Any, values: list[Any], aggregate: hr.aggregates.Aggregate
         (pl.Int64, [None, None], hr.sum("v"), 0),
         (pl.Int64, [None, None], hr.count("v"), 0),
         (pl.Int64, [None, None], hr.count(), 2),
-        (pl.Int64, [None, None], hr.aggregates.min("v"), None),
-        (pl.Int64, [None, None], hr.aggregates.mean("v"), None),
+        (pl.Int64, [None, None], hr.min("v"), None),
+        (pl.Int64, [None, None], hr.mean("v"), None),
         (pl.Int64, [None, None], hr.aggregates.implode("v"), [None, None]),
-        (pl.Int64, [1, 2, 4], hr.aggregates.mean("v"), 7 / 3),
-        (pl.Boolean, [True, False, True, True], hr.aggregates.mean("v"), 0.75),
-        (pl.String, ["b", "a", None], hr.aggregates.min("v"), "a"),
-        (pl.String, ["b", "a", None], hr.aggregates.max("v"), "b"),
+        (pl.Int64, [1, 2, 4], hr.mean("v"), 7 / 3),
+        (pl.Boolean, [True, False, True, True], hr.mean("v"), 0.75),
+        (pl.String, ["b", "a", None], hr.min("v"), "a"),
+        (pl.String, ["b", "a", None], hr.max("v"), "b"),
         (pl.String, ["b", "a", "b"], hr.aggregates.implode("v"), ["b", "a", "b"]),
         (pl.List(pl.Int64), [[1], [], None, [2, 3]], hr.aggregates.implode("v"), [[1], [], None, [2, 3]]),
         (pl.Struct({"x": pl.Int64}), [{"x": 1}, {"x": None}], hr.aggregates.implode("v"), [{"x": 1}, {"x": None}]),
@@ -157,7 +157,7 @@ def test_a_sum_that_is_too_large_says_where_and_what_to_do() -> None:
 
 
 def test_the_mean_of_large_integers_doesnt_wrap_around() -> None:
-    assert aggregated(pl.Int64, [2**62] * 3, hr.aggregates.mean("v")) == 2.0**62
+    assert aggregated(pl.Int64, [2**62] * 3, hr.mean("v")) == 2.0**62
 
 
 @pytest.mark.parametrize("unit", ["us", "ns"])

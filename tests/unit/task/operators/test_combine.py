@@ -16,9 +16,9 @@ ALL = {
     "n": hr.count(),
     "some": hr.count("ms"),
     "sum": hr.sum("ms"),
-    "least": hr.aggregates.min("ms"),
-    "most": hr.aggregates.max("ms"),
-    "mean": hr.aggregates.mean("ms"),
+    "least": hr.min("ms"),
+    "most": hr.max("ms"),
+    "mean": hr.mean("ms"),
 }
 
 TUMBLING = hr.tumbling("3s")
