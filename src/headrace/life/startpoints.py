@@ -74,6 +74,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def key(self) -> StartpointKey:
+        """The partition and task that it is for."""
         return StartpointKey(self.stream, self.partition, self.task)
 
     @property
@@ -86,6 +87,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def order(self) -> Order:
+        """The startpoint as the book keeps it, and the protocol judges it."""
         return Order(
             stream=self.stream,
             partition=self.partition,

@@ -366,6 +366,7 @@ class Schema:
         return Schema, (self.columns, self.record)
 
     def empty(self) -> pl.DataFrame:
+        """A DataFrame with these columns and no rows."""
         return pl.DataFrame(schema=self.columns)
 
     def require(self, columns: Iterable[str], where: str) -> None:

@@ -39,6 +39,7 @@ def test_an_input_is_a_system_of_its_own_that_remembers_its_slots_at_home() -> N
             "start": "oldest",
             "memo": "/data/kinesis/shop/orders.v1.json",
         },
+        slots=True,
     )
 
 
