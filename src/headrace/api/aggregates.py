@@ -190,8 +190,7 @@ def _unknown(expr: pl.Expr) -> DeclarationError:
 
 # -- aggregates --------------------------------------------------------------------------------------
 def count(column: str | pl.Expr | None = None) -> Aggregate:
-    """Count messages, or the values of ``column`` that aren't null, as Int64; as ``pl.len()`` and
-    ``pl.col("x").count()``.
+    """Count messages, or values of ``column`` that aren't null, as Int64; as ``pl.len()`` and ``pl.col("x").count()``.
 
     Examples
     --------
@@ -249,8 +248,7 @@ def mean(column: str | pl.Expr) -> Aggregate:
 
 
 def first(column: str | pl.Expr) -> Aggregate:
-    """The value of ``column`` with the earliest event time; of several such messages, the one that arrived first
-    counts.
+    """The value of ``column`` with the earliest event time; of several such messages, the one that arrived first.
 
     A null is a value like any other. Where messages have no event time, or the window follows the clock, the order is
     that of arrival. ``pl.col("x").first()`` depends on the order of rows instead, and is refused.
@@ -277,8 +275,7 @@ def last(column: str | pl.Expr) -> Aggregate:
 
 
 def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Aggregate:
-    """The ``k`` largest values of ``column`` in a list, largest first; of equal values, those that arrived first come
-    first.
+    """The ``k`` largest values of ``column`` in a list, largest first; of equal values the first ones come first.
 
     They are compared by the column or expression ``by`` instead, if it is given. Messages where that is null are left
     out, whereas Polars would fill the list with nulls; ``pl.col("x").drop_nulls().top_k(k)`` is the same.

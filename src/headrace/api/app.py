@@ -321,32 +321,19 @@ class Declarations:
     ) -> Table:
         """Declare a table: one row for each key, filled by ``send_to(table)`` or kept up to date by ``side_inputs``.
 
-        Parameters
-        ----------
-        id
-            Its name. Keep it when the code changes: the table is durable.
-        key
-            The column or columns by which a row is found.
-        schema
-            Its columns. By default those of its side inputs, or of the first flow sent to it.
-        side_inputs
-            Inputs that fill the table. No flow may read them.
-        kind
-            ``"local"``: each task holds the keys of its partition, so the table and the flows that join it must be
-            partitioned alike. ``"global"``: each task holds the whole table.
-        ttl
-            How long a row is kept after it was last written, by the wall clock. By default forever.
-        deleted
-            Marks the incoming rows that delete the row of their key: a Boolean column, which the table itself then
-            doesn't have, or an expression.
-        versions
-            How long old versions of rows are kept behind the watermark, so that a join finds the row that was valid at
-            the time of its message.
-        storage
-            ``"disk"``, or ``"memory"`` for much faster lookups. Either way, the changelog has all rows.
-        remote
-            A table outside Headrace: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any flow can
-            join it, and rows sent to it are written there.
+        ``id`` is its name. Keep it when the code changes: the table is durable. ``key`` is the column or columns by
+        which a row is found. The columns (``schema``) are by default those of its side inputs, which no flow may read,
+        or of the first flow sent to it. With ``kind`` ``"local"`` each task holds the keys of its partition, so the
+        table and the flows that join it must be partitioned alike; with ``"global"`` each task holds the whole table.
+
+        A row is kept for ``ttl`` of the wall clock after it was last written, by default forever. ``deleted`` marks the
+        incoming rows that delete the row of their key: a Boolean column, which the table itself then doesn't have, or
+        an expression. ``versions`` is how long old versions of rows are kept behind the watermark, so that a join finds
+        the row that was valid at the time of its message. ``storage`` is ``"disk"``, or ``"memory"`` for much faster
+        lookups. Either way, the changelog has all rows.
+
+        ``remote`` is a table outside Headrace: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema.
+        Any flow can join it, and rows sent to it are written there.
 
         Examples
         --------

@@ -85,8 +85,7 @@ def _whole(frame: FrameType) -> str:
 class Declaring:
     """Context manager for the body of a public method: adds the method and the user's line to a ``DeclarationError``.
 
-    So the code inside raises plain errors and needn't know its caller. With ``quoting``, errors show the text of the
-    line; methods that take passwords turn it off, because the line may contain one.
+    Methods that take passwords turn ``quoting`` off, because the text of the line may contain one.
     """
 
     def __init__(self, what: str, *, quoting: bool = True) -> None:

@@ -1,7 +1,4 @@
-"""The descriptor of a Spark DataFrame: ``dataframe(...)``.
-
-This module doesn't import PySpark: it recognises a DataFrame by its type's module, and reads its schema as JSON.
-"""
+"""The descriptor of a Spark DataFrame: ``dataframe(...)``. It recognises one without an import of PySpark."""
 
 from __future__ import annotations
 
@@ -105,8 +102,7 @@ class DataFrameInput:
 
 
 def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str] | None = None) -> DataFrameInput:
-    """A Spark DataFrame, ``df``: an input that ends. Its columns are those of the DataFrame, unless the input declares
-    some.
+    """A Spark DataFrame, ``df``: an input that ends, with the columns of ``df`` or those that the input declares.
 
     When the app first starts, Spark writes the rows as Parquet files into the app's home. The app reads this copy from
     then on, also after a restart. Spark copies only the columns that the input declares, in the order of its event time

@@ -243,26 +243,17 @@ def files(
 ) -> Files:
     """Parquet, JSON lines or CSV files: an input, or an output.
 
-    Parameters
-    ----------
-    path
-        A file, a folder or a pattern. An input may be in an object store, such as ``s3://bucket/views/*.parquet``, with
-        credentials from the environment.
-    format
-        ``"parquet"``, ``"jsonl"``, ``"csv"``, or ``hr.io.csv(...)`` for other kinds of CSV. By default it follows from
-        the files' endings. Text files whose names end with ``.gz`` or ``.zst`` are compressed.
-    partitions
-        The number of partitions for the files. An input keeps the number of its first run. By default that is the
-        number of files at the first run, at most 64; or one if files may be added later.
-    new_files
-        What happens to files that are added after the first run has begun. ``"refuse"``: the input ends with the files
-        of the first run, and a later run that finds others fails. ``"next_run"``: a run ends when it has read the files
-        that existed when it began, and the next run continues with new ones. ``"follow"``: the app reads them as they
-        appear, until it is stopped.
-    changed_files
-        What happens to a file that was replaced: ``"refuse"`` fails, ``"read_again"`` reads it from its start.
-    look_every
-        How often to look for new files, with ``new_files="follow"``.
+    ``path`` is a file, a folder or a pattern. An input may be in an object store, such as
+    ``s3://bucket/views/*.parquet``, with credentials from the environment. ``format`` is ``"parquet"``, ``"jsonl"``,
+    ``"csv"``, or ``hr.io.csv(...)`` for other kinds of CSV; by default it follows from the files' endings. Text files
+    whose names end with ``.gz`` or ``.zst`` are compressed. An input keeps the number of ``partitions`` of its first
+    run: by default as many as there are files, at most 64; or one if files may be added later.
+
+    ``new_files`` are added after the first run has begun. ``"refuse"``: the input ends with the files of the first run,
+    and a later run that finds others fails. ``"next_run"``: a run ends when it has read the files that existed when it
+    began, and the next run continues with new ones. ``"follow"``: the app looks for them every ``look_every``, and
+    reads them as they appear, until it is stopped. ``changed_files`` were replaced: ``"refuse"`` fails,
+    ``"read_again"`` reads them from their start.
 
     Examples
     --------
@@ -341,8 +332,7 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> SystemSpec:
 
 
 def memory(name: str = "memory") -> SystemSpec:
-    """Streams in the memory of this process, for tests. They end with the process. If you need several, give them a
-    ``name``.
+    """Streams in the memory of this process, for tests, which end with it. Several of them need a ``name`` each.
 
     Examples
     --------

@@ -74,10 +74,9 @@ class Draft:
         self._numbers: Counter[str] = Counter()
 
     def claim(self, what: str, id_: str | None, location: Location, default: str) -> str:
-        """Claim a durable id, which must be unique in the app. Without one it is ``default``.
+        """Claim a durable id, which must be unique in the app. Without one it is ``default``, which never counts.
 
-        A default says what a step does by which key, and never counts: with a number, state would get another owner
-        when steps are added before it.
+        With a number, state would get another owner when steps are added before it.
         """
         name = _NOT_IN_IDS.sub("-", default) if id_ is None else check_id("id", id_)
         taken = self._claims.get(name)
@@ -97,10 +96,9 @@ class Draft:
         return name
 
     def key_at(self, node: str) -> tuple[str, ...] | None:
-        """Return the columns with the key by which the messages at a node are partitioned; None if that isn't known.
+        """Return the key by which a node's messages are partitioned; None: unknown, (): all are in one partition.
 
-        Without any column, all messages are in one partition. This serves defaults. The planner checks keys, with what
-        it knows of streams that exist.
+        This serves defaults. The planner checks keys, with what it knows of streams that exist.
         """
         at = self.nodes[node]
         stream = at.operator.stream_read

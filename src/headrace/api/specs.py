@@ -168,10 +168,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Fires when ``count`` messages have arrived since the last pane and all deadlines have passed.
-
-    With ``repeats``, it fires again after each pane; otherwise only for a window's first pane.
-    """
+    """Fires when ``count`` messages and all deadlines have passed since the last pane; ``repeats``: not only once."""
 
     repeats: bool
     count: int = 0
@@ -295,10 +292,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A whole app: its nodes, streams and tables.
-
-    The nodes are in the order of declaration. Only one thing may depend on it: in which order a message takes branches.
-    """
+    """A whole app: its nodes in the order of declaration, which says only in which order a message takes branches."""
 
     app: str
     nodes: Mapping[str, Node]

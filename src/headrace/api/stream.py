@@ -374,8 +374,7 @@ class Stream(Composed):
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
         """Write to a ``target`` of ``app.output`` or ``app.table``. The first flow sent to a target sets its columns.
 
-        ``key`` names the columns that choose the partition of a message in an output. By default, messages go to the
-        partition with the number of their task.
+        In an output, the columns ``key`` choose the partition of a message; by default it has the number of the task.
 
         Examples
         --------
@@ -385,8 +384,7 @@ class Stream(Composed):
             self._send(target, key, here)
 
     def delete_from(self, table: Table) -> None:
-        """Delete the rows of the messages' keys from ``table``. The flow needs the columns of its key; others are
-        ignored.
+        """Delete the rows of the messages' keys from ``table``. Other columns than its key are ignored.
 
         Examples
         --------

@@ -1,5 +1,4 @@
-"""Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time; and users'
-metrics.
+"""Low-level tasks: users write a class, whose methods Headrace calls with messages, timers and time; and metrics.
 
 ``docs/low-level-tasks.md`` says when each method is called, always by one thread. The rows that a call sends, its
 writes to stores and its timers are committed together with the position after its messages, or not at all. Rows are
@@ -139,10 +138,7 @@ class Out(TaskContext, Protocol):
         """
 
     def shutdown(self) -> None:
-        """Ask to drain the app, as Ctrl-C does: every task commits its processed messages and ends.
-
-        Messages that have been read are still processed. The next run continues from there.
-        """
+        """Ask to drain the app, as Ctrl-C does: tasks commit processed messages and end. The next run goes on there."""
 
 
 class _NotRunning:
@@ -258,20 +254,14 @@ class Task:
     allow it to drop the old state."""
 
     def init(self, context: TaskContext) -> None:
-        """Start. Stores and timers are as of the last commit. Open here what can't be copied, such as connections.
-
-        The ``context`` may be kept and used at any time.
-        """
+        """Start, as of the last commit. Open connections here. The ``context`` may be kept and used at any time."""
 
     def process(self, message: Any, out: Out) -> None:
         """Process a ``message``: a dict, or an instance of the input's dataclass. ``out`` sends rows, sets timers."""
         raise NotImplementedError
 
     def process_batch(self, rows: pl.DataFrame, out: Out) -> None:
-        """Process ``rows``: messages of one input as a DataFrame, as columns. Override it instead of ``process``.
-
-        Batches begin and end anywhere. ``out`` is as in ``process``.
-        """
+        """Process ``rows``: a batch of any size of one input. Override it in place of ``process``; ``out`` is alike."""
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, out: Out) -> None:

@@ -1,7 +1,6 @@
 """The shapes of windows, and the triggers that decide when they emit results before (``early=``) and after their end.
 
-Counts and times begin at the previous pane of the same window and key, so messages that a pane has included don't
-bring the next one forward. A count is checked with each message, and a time whenever time moves.
+Counts and times begin at the previous pane of the same window and key. A count is checked with each message.
 """
 
 from __future__ import annotations

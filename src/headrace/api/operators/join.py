@@ -38,10 +38,7 @@ Within = Duration | tuple[Duration, Duration]
 
 @dataclass(frozen=True, slots=True)
 class StreamJoin(OperatorSpec):
-    """The base of the joins of two streams.
-
-    Columns are those of ``left.join(right, on=keys, suffix=suffix)`` in Polars, with the keys coalesced.
-    """
+    """The base of the joins of two streams. Columns are those of Polars' ``left.join``, with the keys coalesced."""
 
     keys: tuple[str, ...]
     how: JoinHow
@@ -309,10 +306,7 @@ class TableJoin(OperatorSpec):
 
 @dataclass(frozen=True, slots=True)
 class SendToTable(OperatorSpec):
-    """Puts each message into a table under the table's key; with ``deletes`` it deletes the row of that key.
-
-    ``time`` is when the row became valid, for a table of versions.
-    """
+    """Puts each message into a table (of versions: valid from ``time``); with ``deletes`` deletes its row."""
 
     table: str
     deletes: bool = False
@@ -348,10 +342,7 @@ class SendToTable(OperatorSpec):
 
 @dataclass(frozen=True, slots=True)
 class TaskTable(OperatorSpec):
-    """A flow on its way into a low-level task that uses a table: for the planner, a join with it or a writer.
-
-    It passes the messages on. The task reads and writes the table itself.
-    """
+    """A flow on its way into a low-level task that uses a table: for the planner, a join with it or a writer."""
 
     table: str
     writes: bool

@@ -191,11 +191,7 @@ class OperatorSpec:
         return ()
 
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
-        """What it keeps from one start to the next, by the ids of its stores; ``id_`` is its own.
-
-        A store whose id is that of another one with ``.`` and a name belongs to it. ``inputs`` are the schemas of its
-        inputs.
-        """
+        """What it keeps from one start to the next, by store: ``id_``, or ``id_`` with ``.`` and a name."""
         return {}
 
     @property
@@ -218,17 +214,11 @@ class OperatorSpec:
         return frozenset()
 
     def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        """The input columns that it needs, if ``downstream`` are the columns of its results that others need.
-
-        ``has_side_outputs``: some other operator takes a side output of this one.
-        """
+        """The input columns that it needs, if others need ``downstream`` of its results, or a side output."""
         return union(downstream, self.columns_used) if self.passes_rows else None
 
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        """For each column of ``before``, the first input, the names under which its values leave, unchanged.
-
-        Columns that are missing here are dropped, recomputed, or unknown.
-        """
+        """For each column of its first input (``before``) the names under which it leaves unchanged, if it does."""
         return all_carried(before) if self.passes_rows else {}
 
     @property

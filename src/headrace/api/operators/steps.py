@@ -112,10 +112,7 @@ FAILED_COLUMNS: Mapping[str, pl.DataType] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFunction(OperatorSpec):
-    """A function called once a row: ``map`` (row -> row), ``filter`` (row -> bool), ``flat_map`` (row -> rows).
-
-    Rows are dicts, or instances of the dataclass that the input schema was made from.
-    """
+    """Called once a row (dict or dataclass): ``map`` (to a row), ``filter`` (to a bool), ``flat_map`` (to rows)."""
 
     mode: Literal["map", "filter", "flat_map"]
     function: Callable[[Any], Any]
@@ -352,10 +349,7 @@ class Broadcast(_StreamWriter):
 
 @dataclass(frozen=True, slots=True)
 class SendTo(_StreamWriter):
-    """Writes to an output stream. ``keys`` choose the partition; without keys messages stay in their task's.
-
-    Messages to a remote table go to an output that has the table's id.
-    """
+    """Writes to an output, or a remote table of its id. Without ``keys`` messages stay in their task's partition."""
 
     keys: tuple[str, ...] = ()
     kind = "send_to"

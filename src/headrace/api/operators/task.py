@@ -123,10 +123,7 @@ def add_task(
     writes: str | Iterable[str],
     here: Location,
 ) -> dict[str, F]:
-    """Add a low-level task to the draft. Return the flow of each output, an instance of ``flow_type``.
-
-    Without an id, the task is named after its class: ``SpendingAlerts`` is ``spending-alerts``.
-    """
+    """Add a low-level task, by default named after its class, to the draft. Return the flow of each output."""
     own = _checked_task(task)
     flows = _checked_inputs(draft, inputs)
     uses = table_uses(draft, {} if tables is None else tables, writes)

@@ -274,10 +274,7 @@ def with_aggregates(window: Window, aggregates: tuple[tuple[str, Aggregate], ...
 
 @lru_cache(maxsize=500)
 def window_columns(window: Window) -> Mapping[str, pl.DataType]:
-    """The columns of the results: keys, the window's bounds and pane, aggregates.
-
-    Each start of a task asks for them, and Polars takes a while to resolve expressions.
-    """
+    """The columns of the results: keys, the window's bounds and pane, aggregates. To resolve them takes a while."""
     columns = window.input.columns
     result = {key: columns[key] for key in window.keys} | _own_columns(window)
     for name, aggregate in window.aggregates:
