@@ -1,24 +1,16 @@
 """Tasks that get all of their input at once, in order of event time: the heart of a batch job, without Spark.
 
-**Merging.** The pieces of a task come in the order of their first times, so rows older than the newest piece are
-complete. They leave as *runs*: rows of one partition, in the order that the stage needs
-(``plan.chain_plan.BatchOrder``). If order holds between partitions, a run ends where another partition has an older
-row. Pure.
+**Merging.** Pieces come in the order of their first times, so rows older than the newest piece are complete. They leave
+as *runs*: rows of one partition, in the order that the stage needs (``plan.chain_plan.BatchOrder``). Pure.
 
-**Notes.** Messages between the parts of a job, as pieces without rows, which travel among the others. ``Said``, the
-progress of a partition, comes before any of its rows. Notes for the driver are passed on by the tasks downstream, so it
-gets only those of attempts whose results count. Pure.
+**Notes.** Pieces without rows that travel among the others: ``Said`` comes before any row of its partition. Tasks
+downstream pass on notes for the driver, so it gets only those of attempts whose results count. Pure.
 
-**Reading.** Reads a source partition from its beginning to its end, or to an offset that was set before. Rows are
-checked as in a live run. From another app's streams, only committed frames are read.
+**Seam.** Where a job (a backfill) stops and a live run continues. Tasks don't end there: event time stops at the lowest
+of the partitions' watermarks, as in a live task, so open windows stay open.
 
-**Seam.** Where a job (a backfill) stops and a live run continues. Tasks don't end there. Event time stops where a live
-task would be at these positions: at the lowest of the partitions' watermarks. So open windows stay open. Each task
-leaves its state and a commit, as for a savepoint.
-
-**Fed task.** The operators of a live task, fed with runs. Watermarks follow from the order, so no message is late,
-windows close as soon as they are over, and little state is held. Only a stage that uses another time than its input's
-stays behind by the lateness of the sources. State that doesn't fit into memory goes to a database. There is no
+**Fed task.** The operators of a live task. Watermarks follow from the order, so no message is late and little state is
+held. Only a stage that uses another time than its input's stays behind by the lateness of the sources. There is no
 changelog: if the process dies, Spark feeds another task from the start. The wall clock stands still at the job's
 beginning: work that is due by it happens at the end, or never.
 """

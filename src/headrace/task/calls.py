@@ -1,14 +1,9 @@
 """Slow calls of users' functions: made outside the run loop, with their results put back in order.
 
-A container has one event loop, on its own thread that starts with the first call. ``async`` functions run there; plain
-functions run in threads, as many as a step may call at once. A *lane* makes the calls of one step. It retries failed
-calls, and keeps the outcomes until the step takes them on the run loop's thread, which it wakes when one arrives.
-
-When a lane is closed, its remaining calls are cancelled and dropped. A plain function can't be cancelled: its result is
+``async`` functions run on one event loop, on its own thread; plain functions run in threads, as many as a step may call
+at once. A *lane* makes the calls of one step, and keeps the outcomes until the step takes them on the run loop's
+thread, which it wakes. When it is closed, remaining calls are cancelled; a plain function can't be: its result is
 ignored. All threads are daemons, so they don't keep the process from ending.
-
-A ``ReorderQueue`` has places for results, with watermarks between them. Results before a watermark leave before it,
-later ones after it; in between they leave in the order of their places, or in the order in which they arrived. Pure.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Event time: watermarks, idle inputs, ends, and time columns.
 
-**Columns.** Operators reckon in whole milliseconds, and watermarks and the bounds of windows are such: a time is before
-one of them if and only if its millisecond is. What compares times of messages with each other must look at the rest,
-too.
+**Columns.** Operators reckon in whole milliseconds, and watermarks and the bounds of windows are such. What compares
+times of messages with each other must look at the rest, too.
 
-**Limits.** Event times are in the years 1000 to 8999. So time plus a window's size still fits into 64 bits, and into
+**Limits.** Event times are in the years 1000 to 8999, so time plus a window's size still fits into 64 bits, and into
 Python's ``datetime``. Marks such as 0001-01-01 (never), 9999-12-31 (forever) and -2^63 (not a time) are outside: as
 event times they would close every window, or be late for all. A ``Datetime`` of nanoseconds holds only 1677 to 2262.
 
-**Watermark.** A ``Progress`` says how far event time has come. One rule, ``combined``, applies at every level: the
-tasks that write a partition (``PartitionTime``), the partitions of an input stream (``InputTimes``), the inputs of an
-operator, the operators that write a stream. A watermark W means that no message older than W will arrive. It never
-decreases, and parts that have ended or are idle don't hold it back. Pure, saved and restored with checkpoints.
+**Watermark.** One rule, ``combined``, applies at every level: the tasks that write a partition, the partitions of an
+input stream, the inputs of an operator, the operators that write a stream. A watermark W means that no message older
+than W will arrive. It never decreases, and parts that have ended or are idle don't hold it back. Pure, saved and
+restored with checkpoints.
 
 **Idleness starts at a source, and travels.** A task is idle if it hears only of idle sources and keeps nothing that a
 later watermark would emit. When a source wakes, the news reaches the tasks behind it one after the other. The first to

@@ -3,12 +3,10 @@
 A turn visits the tasks for which something has arrived, that had more to do after their last visit, or whose time has
 come, so thousands of idle tasks cost nothing. A system that can't name the consumers with news has its readers visited
 in every turn. Orders of other threads, and a wall clock that was set, make the next turn visit all (``everyone``).
+Tasks keep the order within a partition, not between each other.
 
-A turn polls the inputs, lets each task process a bounded amount, flushes what the tasks have sent, has tasks that this
-wakes do the same, each once, and does what is due. Tasks keep the order within a partition, not between each other.
-
-``turning`` and ``draining`` are generators that pause wherever they would block: a container runs them to the end, the
-simulator step by step.
+``turning`` and ``draining`` pause wherever they would block: a container runs them to the end, the simulator step by
+step.
 """
 
 from __future__ import annotations

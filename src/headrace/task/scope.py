@@ -1,19 +1,17 @@
 """The part of a plan that concerns one task, its durable names, and its pauses and times.
 
 **Frame pace.** A task tells every partition that it writes of each commit and watermark, so *n* tasks write *n x m*
-frames each time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often: a
-container writes at most ``FRAMES_A_SECOND`` frames for each of both. That is safe, because commits may be late,
-intervals may differ between tasks, and a watermark stays true. Pure.
+frames each time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often. That
+is safe: commits may be late, intervals may differ between tasks, and a watermark stays true. Pure.
 
 **Placing.** State by key trusts the partitions, so every row of an input with a key, and every result of a function, is
 checked to be where its key belongs. Pure, columnar: about 10 ns a row, up to 70 with long keys of which few repeat.
 
-**Pauses.** Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block: an
-acknowledgement is waited for by ``Producer.flush``. The simulator waits until what the pause names has happened, and
-may kill the task there, let another one overtake it, or let time go by.
+**Pauses.** Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block. The
+simulator waits until what the pause names has happened, and may kill the task there, let another one overtake it, or
+let time go by.
 
-**At work.** A container's current call of the app's own code, for other threads and for diagnosis after its death. The
-run loop writes, other threads read, without a lock: a record is replaced as a whole.
+**At work.** The run loop writes, other threads read, without a lock: a record is replaced as a whole.
 """
 
 from __future__ import annotations

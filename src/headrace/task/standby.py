@@ -1,11 +1,9 @@
 """Standbys: the state of tasks whose containers are on other hosts, kept ready in the folders they would have here.
 
 A standby reads the changelog by the rules of a starting task, and goes on with what is added. Only what is committed
-gets into the database, together with its commit, so the folder is always what a dead task would have left behind. It
-trims, sends and fences off nothing. ``advance`` keeps its thread as long as one portion takes to read and to write.
-
-The standbys of a container take turns on a thread of their own, with their own connections. The thread rests for as
-long as it has worked. A standby that fails is closed and begins again later: nothing here ends the container.
+gets into the database, so the folder is always what a dead task would have left behind. It trims, sends and fences off
+nothing. The standbys of a container take turns on a thread of their own, which rests for as long as it has worked. One
+that fails is closed and begins again later: nothing here ends the container.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """The tables of a task: filled, looked up, remote, expired, and queried from outside.
 
 Committed tables are for threads other than the run loop's. The local database holds only committed state and is pinned
-for each answer, which is bounded in rows and bytes. So an answer shows exactly one commit: of tables on disk and in
-memory, stores of low-level tasks, and the past of a table of versions. Reads wait for the disk.
-
-All else is on the run loop's thread. A remote table is read through lanes (``task.calls``), with one connection for
-each of their threads; a cache holds the keys read most recently, also those without a row.
-
-Each table of a task is a store under the table's id, shared by the steps that fill it and those that join it. Side
-inputs reach it as rows of their stream. Rows are written as puts, deletions or versions, whole batches at a time. The
-wall clock decides what has expired; it is set before anything is read or written.
+for each answer, which is bounded in rows and bytes, so an answer shows exactly one commit. Reads wait for the disk. All
+else is on the run loop's thread. Each table of a task is a store under the table's id, shared by the steps that fill it
+and those that join it. The wall clock decides what has expired; it is set before anything is read or written.
 """
 
 from __future__ import annotations

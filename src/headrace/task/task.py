@@ -2,9 +2,8 @@
 
 Watermarks and ends visit the operators of a chain in topological order, so what a window emits at a watermark reaches
 the operators downstream before it. An operator hears only the inputs that feed it, as far as the operators before it
-let time through: a lower watermark after a step that emits old results, a later one after a step that waits for
-answers. It ends when all of them have. A stream that the stage writes has the progress of its writers. Flows that fill
-a table don't affect the progress of its joins, unless it is a table of versions.
+let time through, and ends when all of them have. Flows that fill a table don't affect the progress of its joins, unless
+it is a table of versions.
 
 The host feeds a task on one thread, with rows and control messages in the order of each partition. A task knows no
 frame headers, containers, Spark or clocks. What it writes leaves through its port before a call returns.

@@ -1,13 +1,11 @@
 """An attempt: a task between two starts or rollbacks, and what it waits for. On the run-loop thread; nothing blocks.
 
-**Patience.** How long a task waits for upstream tasks that are late with a version. Waiting is always safe, and so is
-not waiting: it only costs a rollback, if frames of a late task that it hasn't committed were processed. So the wait is
-longer than a container takes to be replaced. It isn't over before the task has read what was there at its end: a reader
-that lags behind finds the missing checkpoints there.
+**Patience.** Waiting for upstream tasks is always safe, and so is not waiting: it only costs a rollback, if frames of a
+late task that it hasn't committed were processed. So the wait is longer than a container takes to be replaced. It isn't
+over before the task has read what was there at its end: a reader that lags behind finds the missing checkpoints there.
 
-**Attempt.** The operators with their stores, the watermarks, the frames that wait to be processed, early frames, the
-outboxes and the announcements. They are built and dropped together, so nothing uncommitted can survive a rollback. The
-host keeps the I/O, the protocol machine and the local state.
+**Attempt.** What it has is built and dropped together, so nothing uncommitted can survive a rollback. The host keeps
+the I/O, the protocol machine and the local state.
 """
 
 from __future__ import annotations

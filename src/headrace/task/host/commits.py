@@ -5,21 +5,19 @@ Runs on the run-loop thread, and pauses where it would wait for acknowledgements
 **Durability.** With ``durability="commit"``, a commit survives a power cut, after which a file may lack everything that
 wasn't synced. Three rules keep the remaining files consistent:
 
-1. Before a commit record is appended, the task's writes are on the disk. Otherwise the record could survive without
-   the results that it covers.
-2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its
-   input no longer reaches, and the task would skip records written there later.
-3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its
-   record is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything
-   before its own abort is on the disk before it reads the abort.
+1. Before a commit record is appended, the task's writes are on the disk, or it could survive without its results.
+2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its input
+   no longer reaches, and the task would skip records written there later.
+3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its record
+   is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything before its
+   own abort is on the disk before it reads the abort.
 
-Frames after its last commit announce the end of a task; they are on the disk before the task is finished. Tasks of a
-container that wait at the same time wait together, so that each file is synced once for all of them.
+Tasks of a container that wait at the same time wait together, so that each file is synced once for all of them.
 
 **Landmarks.** A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown
 again. The commit's position in an input may then still be valid, but mean other records; and an output may lack results
-that the commit covers. So commits keep landmarks. (An intermediate stream needs no landmark of its writer: its readers
-keep theirs, and know which commits of the writer they need.)
+that the commit covers. So commits keep landmarks. (An intermediate stream needs none of its writer: its readers keep
+theirs.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the coordinator orders of a task: startpoints, and shards of slots.
 
-Runs on the run-loop thread. Finding the offset of a startpoint and reporting it to the coordinator may block. Reports
-about slots contain only committed positions, because the dealer moves shards to other slots based on them. Orders apply
-only to the generation that they were given to.
+Runs on the run-loop thread. Finding the offset of a startpoint and reporting it may block. Reports about slots contain
+only committed positions, because the dealer moves shards based on them. Orders apply only to the generation that they
+were given to.
 """
 
 from __future__ import annotations

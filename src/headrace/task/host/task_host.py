@@ -1,9 +1,8 @@
 """Host one task: perform the protocol's instructions, with the I/O, buffers and time around them.
 
-Everything runs on the run-loop thread. ``performing`` carries out the instructions (start, rollback, commit). It is a
-generator that pauses wherever it would block, on acknowledgements, the changelog or the coordinator. ``step`` processes
-one envelope and doesn't block. The envelopes of a partition are processed in order, and so are the instructions. The
-host reaches the outside only through its ports; the simulator runs it with other ones.
+Everything runs on the run-loop thread. ``performing`` carries out the instructions, and pauses wherever it would block;
+``step`` processes one envelope and doesn't block. The host reaches the outside only through its ports; the simulator
+runs it with other ones.
 
 **Rest.** When the tasks of an idle app stop committing. Leaving out a commit is always safe, because any commit may be
 late. The question is only who waits for it: readers for sent frames, targets for the outbox, downstream tasks for the

@@ -1,7 +1,7 @@
 """Receive frames for a task: the protocol judges them one by one, and the accepted ones are decoded together.
 
-The protocol judges the frames of intermediate streams, a read_committed reader those of sources. Frames that come
-early wait here for their version. The order of each partition is kept. All on the run-loop thread; nothing blocks.
+Frames that come early wait here for their version. The order of each partition is kept. All on the run-loop thread;
+nothing blocks.
 """
 
 from __future__ import annotations

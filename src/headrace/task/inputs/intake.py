@@ -1,12 +1,9 @@
 """The entry of messages into a task: frames and tables become rows of the declared schema, or a policy handles them.
 
-Each source has a policy: ``fail`` raises with the place of the message, ``skip`` counts it, and ``dead_letter`` writes
-the message, its place and the reason to a stream. Nothing is dropped without being counted. This app has written the
-frames of intermediate streams itself, so anything wrong with them is an error.
-
-A source partition is read committed: another app's frames are released once their commit is known. Frames of plain
-writers pass at once, and so do bytes that can't be decoded as a frame, for the policy. On a detour
-(``protocol.record``), frames behind its end only say what was committed before it.
+Nothing is dropped without being counted. This app has written the frames of intermediate streams itself, so anything
+wrong with them is an error. A source partition is read committed: another app's frames are released once their commit
+is known. Frames of plain writers pass at once, and so do bytes that can't be decoded as a frame, for the policy. On a
+detour (``protocol.record``), frames behind its end only say what was committed before it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Windows that are columnar without look-ups: tumbling, hopping, sliding and overlapping counts.
 
-**Aligned.** Tumbling and hopping windows that emit one result, when they are over. A batch is at once aggregated into
-partial results per key and *slice*: a stretch of time in which no window begins or ends. So a message is kept once,
-however many windows it is in. For example, windows of 10 s every 4 s have slices of 2 s, and each window has five of
-them. The state is runs of slices (``stores.runs``). When time reaches the end of a window, its slices are merged and
-emitted. A message is late if all its windows are over. If only some are, it counts in the others.
+**Aligned.** A batch is at once aggregated into partial results per key and *slice*: a stretch of time in which no
+window begins or ends. So a message is kept once, however many windows it is in. For example, windows of 10 s every 4 s
+have slices of 2 s, and each window has five of them. A message is late if all its windows are over. If only some are,
+it counts in the others.
 
-**Sliding.** For each message the window that ends with it, with partial results per key and time. When the watermark
-has passed a time, its window is what the key had in the ``size`` before. A message is late if it is older than all
-windows to come. One that is older than the watermark, but not by so much, counts only in the windows of later messages.
+**Sliding.** When the watermark has passed a time, its window is what the key had in the ``size`` before. A message is
+late if it is older than all windows to come. One that is older than the watermark, but not by so much, counts only in
+the windows of later messages.
 
-**Count.** The last ``size`` messages of a key, whenever ``every`` more have arrived, in slices as for hopping windows,
-with numbers instead of times. Count windows that don't overlap are simpler: see ``keyed_windows.WholeWindow``.
+**Count.** Slices as for hopping windows, with numbers instead of times. Count windows that don't overlap are simpler:
+see ``keyed_windows.WholeWindow``.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """The base of operators at run time, and the parts of its task and plan that an operator can use.
 
-**Provenance.** The origin of the rows that a step processes, computed only if a row must be reported. Rows enter a task
-as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them is on the stack of
-the task's ``Provenance`` until it has emitted their results. One whose results each come from one row can say from
-which (``became``), so a row can be traced back to its message. After others (a window, a join) it is only known which
-messages were being processed.
+**Provenance.** The origin of the rows that a step processes, computed only if a row must be reported. An operator whose
+results each come from one row can say from which (``became``), so a row can be traced back to its message. After others
+(a window, a join) it is only known which messages were being processed.
 
 **Operator.** The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` in topological
 order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one thread; nothing
-may block except a user's function.
-
-One that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these rows, and
-``collect`` emits what is done. The host commits, and ends, only when none holds anything, so these rows are in no
-checkpoint.
+may block except a user's function. An operator that waits for calls is ``holding`` rows meanwhile: watermarks queue
+after them, and the host commits, and ends, only when none holds anything, so these rows are in no checkpoint.
 """
 
 from __future__ import annotations

@@ -1,21 +1,12 @@
 """Operators that call the user's functions: what they return, how they fail, and slow ones.
 
-A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message.
+A slip, such as a forgotten ``return``, must not pass for a result: a filter would drop every message. A row has all of
+its effects or none, and dead letters (the side output ``failed``) are as durable as results. After a window or a join a
+row is no longer a message: its letter names the messages that were being processed.
 
-**Failure policy.** A step reports which rows of a batch its function failed on. By policy the task stops, with an error
-that names the step, the user's line, the message's place and the row; or the rows are dropped and counted; or dead
-letters about them leave as the side output ``failed``. So a row has all of its effects or none, and dead letters are as
-durable as results. After a window or a join a row is no longer a message: its letter names the messages that were being
-processed, or none if the row was emitted because of time alone.
-
-**Functions.** Batch functions and sinks get their own DataFrame, so changing it in place doesn't affect other branches
-of the flow. If one of the results of a row can't be used, the row has no results at all.
-
-**Waiting.** Operators that wait for calls, on the run loop's thread, without blocking. Results never pass a watermark.
-An operator is full while its queue holds twice as many results as it may call at once.
-
-Calls in progress when a task dies or rolls back are made again when their rows are read again. So a call may be made
-more than once; its result counts once, because no commit is made while a call is in progress.
+Operators that wait for calls don't block, and results never pass a watermark. Calls in progress when a task dies or
+rolls back are made again when their rows are read again: a call may be made more than once, but its result counts once,
+because no commit is made while a call is in progress.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The interval join: pairs of messages of two flows with equal keys and times within a bound, columnar.
 
-Each side keeps its messages as long as the other side may still bring a partner. Each pair is found once, by the
-message that arrives later. When the watermark has passed the time of a message's last possible partner, the message is
-dropped; a left or outer join first emits it alone if it never had one. Messages are kept by their millisecond, but the
-bound is exact in the units of both columns. Null keys have no partners. A message older than the watermark is late.
-
-The event time of a pair is that of the left message, so the operator delays the watermark after it by the bound.
+Each side keeps its messages as long as the other side may still bring a partner; the message that arrives later finds
+the pair. Messages are kept by their millisecond, but the bound is exact in the units of both columns. Null keys have no
+partners. A message older than the watermark is late. The event time of a pair is that of the left message, so the
+operator delays the watermark after it by the bound.
 """
 
 from __future__ import annotations

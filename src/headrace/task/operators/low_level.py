@@ -1,17 +1,12 @@
 """A low-level task: its instance, its context, its tables, and the rows that it sends.
 
-The contract is in ``api/tasks.py``.
+The contract is in ``api/tasks.py``. A row's values are taken out of it at once, so later changes to the dict have no
+effect, and a missing column is reported at the line that forgot it. Whether all values fit is only known when the batch
+is built: until then the line of each ``send`` of a row that might not fit is kept. A write to a table is seen by the
+task's next read, and by every step that the rows of the stage reach afterwards.
 
-**Sent.** A row's values are taken out of it at once, into columns. So later changes to the dict have no effect, and a
-missing column is reported at the line that forgot it. Whether all values fit is only known when the batch is built:
-until then the line of each ``send`` of a row that might not fit is kept.
-
-**Table records.** A write is seen by the task's next read, and by every step that the rows of the stage reach
-afterwards.
-
-**Task.** Messages become records column by column, a few thousand at a time; the only Python per message is the user's
-own call. What the calls send leaves as one DataFrame per output, in the order of sending, after a batch, a round of
-timers or a watermark. The instance is a copy made for this task; a restarted task gets another.
+What the calls send leaves as one DataFrame per output, in the order of sending, after a batch, a round of timers or a
+watermark. The instance is a copy made for this task; a restarted task gets another.
 """
 
 from __future__ import annotations

@@ -2,14 +2,12 @@
 
 **Spacing.** The rows that are far enough apart in time, as if rows were visited one by one, and one chosen unless an
 earlier chosen row of its group is too near. Example: with distance 10, the times 0, 4, 11, 15, 21 keep 0, 11 and 21. If
-the times of a group never decrease, the chosen rows are a walk: from each to the next one that is far enough away. The
-walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need one round for each row
-that they choose (``_by_rounds``).
+the times of a group never decrease, the chosen rows are a walk: the walks of all such groups are done at once, by
+doubling the steps (``_walked``). Other groups need one round for each row that they choose (``_by_rounds``).
 
 **Deduplicate.** A message is let through unless one of its key that was let through has a time less than ``within``
-away, before or after. The state is the time and key of each message let through, in runs sorted by the hash of the key.
-Entries that no timely message can be near any more are dropped. A message older than the watermark is late: it is
-counted and dropped. A null key is a key like any other; a null time is an error.
+away, before or after. A message older than the watermark is late: it is counted and dropped. A null key is a key like
+any other; a null time is an error.
 """
 
 from __future__ import annotations

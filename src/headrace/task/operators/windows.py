@@ -1,16 +1,13 @@
 """The base of all window operators: time, late messages, result columns, and panes.
 
-Time is event time, moved by the watermark, or processing time. In processing time a message belongs to the moment at
-which it is processed, and windows end by the clock. If the clock is set back, time doesn't advance until the clock has
-caught up. A null key is a key like any other, as in Polars; a null event time is an error.
+Time is event time, moved by the watermark, or processing time: then a message belongs to the moment at which it is
+processed, and time stands still while the clock is set back. A null key is a key like any other, as in Polars; a null
+event time is an error.
 
-**Panes.** When a window emits results, as columns beside its partial results. The state of each window and key holds
-the number of messages since the last pane, the times of the first and the last of them (if a trigger needs these), the
-number of panes so far, and the time at which a pane is due: ``DUE`` on the window's own axis, ``WAKE`` by the wall
-clock. So one comparison finds all panes that are due when time advances.
-
-A window is *open* until time reaches its end. Then its on-time pane is emitted; later panes are late ones. The window
-is over, and its state is dropped, when the allowed lateness has passed as well.
+**Panes.** When a window emits results, as columns beside its partial results. ``DUE`` on the window's own axis and
+``WAKE`` by the wall clock say when a pane is due, so one comparison finds all of them. A window is *open* until time
+reaches its end. Then its on-time pane is emitted; later panes are late ones. It is over, and its state is dropped, when
+the allowed lateness has passed as well.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """Where results leave a task, and what it tells other tasks: watermarks, ends and positions.
 
-**Outlet.** Rows become stamped frames in the partitions of their keys. They are handed to the container's producers at
-once and reach the system when the run loop flushes, after every turn. Order within a partition is the order of the
-calls. Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
+Frames are handed to the container's producers at once and reach the system when the run loop flushes, after every turn.
+Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
 
-**Announcer.** Each intermediate stream that the stage writes receives the progress of what feeds it, in all its
-partitions. Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``). Only
-that a stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and must
-not go on past rows that they have seen.
+**Announcer.** Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``).
+Only that a stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and
+must not go on past rows that they have seen.
 
-**Backpressure.** Readers publish their positions through the system (``Admin.report_position``), so it works across
-containers and deployments. A stage is blocked while any partition of an intermediate stream that it writes has more
-than the allowed distance unread. A stream without a reader counts as read up to its oldest offset.
+**Backpressure.** Readers publish their positions through the system, so it works across containers and deployments. A
+stage is blocked while any partition that it writes has more than the allowed distance unread. A stream without a reader
+counts as read up to its oldest offset.
 
-**Published positions.** Published every few milliseconds, whether or not they are committed. Commits of positions in
-sources are reported to systems whose tools show them. Intermediate streams are trimmed up to what the last commit
-needs, in large steps. A broadcast stream has several readers, so it is never trimmed.
+**Published positions.** Published whether or not they are committed. Intermediate streams are trimmed up to what the
+last commit needs, in large steps. A broadcast stream has several readers, so it is never trimmed.
 """
 
 from __future__ import annotations

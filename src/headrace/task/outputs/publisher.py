@@ -1,15 +1,11 @@
 """A task's outputs into foreign systems and into functions of the user. All on the run-loop thread.
 
-**Publisher.** What a version wrote waits in an outbox until the version's commit counts; then it is published, version
-after version. A target keeps the task's position in the same transaction as the rows, so a version that is published
-again has no effect. A target that keeps no position gets it again: at least once. In each timeline of the app a task is
+What a version wrote waits in an outbox until its commit counts; then it is published, version after version. A target
+keeps the task's position in the same transaction as the rows, so a version that is published again has no effect. A
+target that keeps no position, or a function, gets it again: at least once. In each timeline of the app a task is
 another writer. Otherwise rows that were pending in a savepoint would pass for published once another timeline had
-published higher versions. ``advance`` publishes one version for each output at most; it blocks while the target works,
-never while it is away: a failure is kept, shown, and tried again when its pause is over.
-
-**Function publisher.** Functions keep no position, so a restart writes again what isn't known to be written. Within a
-version the last row of a key counts. Pieces of at most the table's batch size are written one after the other, so
-versions keep their order. ``task.calls`` makes the calls: nothing blocks.
+published higher versions. ``advance`` blocks while the target works, never while it is away. Functions are called by
+``task.calls``: nothing blocks.
 """
 
 from __future__ import annotations

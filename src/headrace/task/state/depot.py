@@ -1,11 +1,9 @@
 """What a container and its tasks do with the store of snapshots in the background.
 
-A container has a thread that sends, and some that fetch. Whatever is to be sent waits in one queue, with one snapshot
-for each task at most. ``close`` ends all threads at the next piece of a file, or when the call that is under way
-returns. A thread that it leaves behind makes no more calls, keeps nothing, and doesn't keep the process.
-
-A task's run loop passes snapshots on and learns later that they have arrived; only then may the changelog be trimmed.
-It trusts only snapshots that this incarnation has sent, has fetched, or has found complete when it began.
+A container has a thread that sends, and some that fetch. ``close`` ends all threads at the next piece of a file, or
+when the call that is under way returns. A thread that it leaves behind makes no more calls, keeps nothing, and doesn't
+keep the process. A task's run loop learns later that snapshots have arrived; only then may the changelog be trimmed. It
+trusts only snapshots that this incarnation has sent, has fetched, or has found complete when it began.
 ``RemoteSnapshots`` is on the run-loop thread; its generators run on other threads, leave notes and wake the run loop.
 """
 

@@ -1,9 +1,8 @@
 """The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
 
-The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so a restart
-reads only what came after. When it is missing, damaged or doesn't fit the changelog, the newest snapshot takes its
-place. Snapshots are hard links, taken when the changelog has grown enough; what is before the last but one is trimmed.
-If there is a store of snapshots, only those that have arrived there count for that.
+The changelog is the truth. The local database corresponds to one commit in it and outlives the process. When it is
+missing, damaged or doesn't fit the changelog, the newest snapshot takes its place. Snapshots are hard links; what is
+before the last but one is trimmed. If there is a store of snapshots, only those that have arrived there count for that.
 
 All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot_if_due`` wait for the disk.
 """
