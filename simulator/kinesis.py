@@ -21,7 +21,7 @@ from typing_extensions import override
 from headrace.connectors.kinesis.api import DONE, OLDEST, Page, Position, Put, Shard, ShardState, ended_before
 from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows
 from headrace.connectors.kinesis.dealing import Dealing
-from headrace.connectors.kinesis.feed import Fetching
+from headrace.connectors.kinesis.feed import Common, Fetching
 from headrace.connectors.kinesis.memory import Call, MemoryKinesis, Moment
 from headrace.core.clock import Clock
 from headrace.core.errors import UnavailableError
@@ -319,7 +319,7 @@ class SimSlots(KinesisConsumer):
         name, clock = stream.plan.spec.stream.name, stream.clock
         # What is committed is trimmed within the day for which Kinesis keeps it, so a gap doesn't stop the app. The
         # oracle misses what is really lost.
-        fetching = Fetching(stream.api, name, clock, skip_lost=True, chance=stream.world.chance.random)
+        fetching = Fetching(stream.api, clock, Common(name, skip_lost=True), stream.world.chance.random)
         rows = RecordRows(JsonFormat().decoder(dict(columns)), {})
         super().__init__(name, stream.plan.partitions, fetching, rows, clock)
         self._stream_of = stream

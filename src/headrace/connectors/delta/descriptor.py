@@ -107,6 +107,7 @@ def _secret(options: Mapping[str, str] | None, *, local: bool) -> SecretOptions:
         raise DeclarationError("storage_options are for object stores, not for folders", hint="leave them out")
     for name, value in (options or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
-            said = f"storage_options: the value of {name!r} isn't text"
-            raise DeclarationError(said, hint='write text, such as {"allow_http": "true"}')
+            raise DeclarationError(
+                f"storage_options: the value of {name!r} isn't text", hint='write text, such as {"allow_http": "true"}'
+            )
     return SecretOptions.of(options or {})

@@ -42,13 +42,9 @@ _AS_IT_IS = (
     pl.Decimal,
 )  # fmt: skip
 _WIDENED: dict[type[pl.DataType], pl.DataType] = {
-    pl.UInt8: pl.Int16(),
-    pl.UInt16: pl.Int32(),
-    pl.UInt32: pl.Int64(),
-    pl.UInt64: pl.Decimal(20, 0),
-    pl.Enum: pl.String(),
-    pl.Categorical: pl.String(),
-}
+    pl.UInt8: pl.Int16(), pl.UInt16: pl.Int32(), pl.UInt32: pl.Int64(), pl.UInt64: pl.Decimal(20, 0),
+    pl.Enum: pl.String(), pl.Categorical: pl.String(),
+}  # fmt: skip
 _REMEDIES: dict[type[pl.DataType], str] = {
     pl.Duration: 'write a number: pl.col("x").dt.total_microseconds()',
     pl.Time: 'write text: pl.col("x").cast(pl.String)',

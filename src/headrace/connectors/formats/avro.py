@@ -39,14 +39,9 @@ from headrace.rows.pieces import RowsUnreadable
 _FIELD = ", field "
 MAP = "Entry"  # how the names of records begin that are entries of maps
 _PRIMITIVES: Mapping[str, pl.DataType] = {
-    "boolean": pl.Boolean(),
-    "int": pl.Int32(),
-    "long": pl.Int64(),
-    "float": pl.Float32(),
-    "double": pl.Float64(),
-    "bytes": pl.Binary(),
-    "string": pl.String(),
-}
+    "boolean": pl.Boolean(), "int": pl.Int32(), "long": pl.Int64(), "float": pl.Float32(), "double": pl.Float64(),
+    "bytes": pl.Binary(), "string": pl.String(),
+}  # fmt: skip
 
 _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("int", "date"): pl.Date(),
@@ -76,16 +71,19 @@ class Note:
     default: tuple[Any, ...] = ()
 
 
+Notes = Mapping[str, Note]  # by the path of a field: ``at.street``
+
+
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``.
+    """A record: ``record`` without references, and its columns.
 
     ``left_out`` are fields that can't be columns. If there are any, ``record`` doesn't describe what is in a datum.
     """
 
     record: dict[str, Any]
     columns: Columns
-    notes: Mapping[str, Note] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
 
@@ -265,13 +263,9 @@ def _refused(where: str, schema: object) -> DeclarationError:
 
 # -- avro resolution ---------------------------------------------------------------------------------
 _PROMOTED = {
-    (pl.Int32, pl.Float32),
-    (pl.Int32, pl.Float64),
-    (pl.Int64, pl.Float32),
-    (pl.Int64, pl.Float64),
-    (pl.String, pl.Binary),
-    (pl.Binary, pl.String),
-}
+    (pl.Int32, pl.Float32), (pl.Int32, pl.Float64), (pl.Int64, pl.Float32), (pl.Int64, pl.Float64),
+    (pl.String, pl.Binary), (pl.Binary, pl.String),
+}  # fmt: skip
 """Avro's casts beyond those that keep every value. Bytes that aren't text make a record unreadable."""
 
 
@@ -284,9 +278,7 @@ def resolve(writer: ReadSchema, columns: Columns, reader: ReadSchema | None) -> 
     return _Resolution(None if reader is None else reader.notes).fields(writer.columns, columns, pl.col, "")
 
 
-def declared(
-    what: str, found: Columns, columns: Columns, notes: Mapping[str, Note] | None = None
-) -> dict[str, pl.Expr]:
+def declared(what: str, found: Columns, columns: Columns, notes: Notes | None = None) -> dict[str, pl.Expr]:
     """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
     short = what.replace("protobuf ", "")
     for name in columns:
@@ -301,7 +293,7 @@ def declared(
 
 
 class _Resolution:
-    def __init__(self, notes: Mapping[str, Note] | None) -> None:
+    def __init__(self, notes: Notes | None) -> None:
         self._notes = notes
 
     def fields(self, found: Columns, wanted: Columns, take: Callable[[str], pl.Expr], where: str) -> dict[str, pl.Expr]:
@@ -331,9 +323,8 @@ class _Resolution:
             found, column = pl.Datetime(found.time_unit), column.dt.replace_time_zone(None)
         safe = cast_safety(found, wanted) in (CastSafety.SAME, CastSafety.LOSSLESS)
         if not safe and (type(found), type(wanted)) not in _PROMOTED:
-            raise SchemasDisagree(
-                f"the field {path!r} is of type {written(found)} and can't be read as {written(wanted)}"
-            )
+            types = f"is of type {written(found)} and can't be read as {written(wanted)}"
+            raise SchemasDisagree(f"the field {path!r} {types}")
         return column.cast(wanted)
 
 
@@ -408,12 +399,12 @@ class DatumReader:
         marked = {**schema.record, "fields": [*first, *schema.record["fields"], *last]}
         text = json.dumps(marked).encode()
         entries = _bytes(b"avro.schema") + _bytes(text) + _bytes(b"avro.codec") + _bytes(b"null")
-        self._header = b"Obj\x01" + _varint(2) + entries + _varint(0) + _SYNC
+        self._header = b"Obj\x01" + varint(2) + entries + varint(0) + _SYNC
 
     def read(self, payloads: Sequence[bytes]) -> pl.DataFrame:
         """One row for each payload. Raises ``RowsUnreadable`` if any of them isn't a datum."""
         block = b"".join([part for payload in payloads for part in (payload, self._mark)])
-        data = self._header + _varint(len(payloads)) + _varint(len(block)) + block + _SYNC
+        data = self._header + varint(len(payloads)) + varint(len(block)) + block + _SYNC
         try:
             frame = pl.read_avro(io.BytesIO(data))
             if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
@@ -424,10 +415,10 @@ class DatumReader:
 
 
 def _bytes(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+    return varint(len(data)) + data
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     rest, out = number << 1, bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -438,6 +429,7 @@ def _varint(number: int) -> bytes:
 # -- avro encoding -----------------------------------------------------------------------------------
 _BYTES = pa.large_binary()
 _NOTHING = pa.scalar(b"", _BYTES)
+Ints, Bools = npt.NDArray[np.int64], npt.NDArray[np.bool_]
 
 
 def _datums(schema: ReadSchema, rows: pl.DataFrame) -> list[bytes]:
@@ -501,8 +493,8 @@ class _Field:
     def _optional(self, union: Sequence[Any], values: pl.Series) -> pa.Array:
         null = union.index("null")
         found = self.part(union[1 - null], values, values.is_not_null())
-        number = pa.scalar(_varints(1 - null), _BYTES)
-        return pc.fill_null(pc.binary_join_element_wise(number, found, _NOTHING), pa.scalar(_varints(null), _BYTES))
+        number = pa.scalar(varint(1 - null), _BYTES)
+        return pc.fill_null(pc.binary_join_element_wise(number, found, _NOTHING), pa.scalar(varint(null), _BYTES))
 
     def _record(self, fields: Sequence[Mapping[str, Any]], values: pl.Series) -> pa.Array:
         there = values.is_not_null()
@@ -540,7 +532,7 @@ class _Field:
         return values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_BYTES)
 
 
-def varints(numbers: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def varints(numbers: Ints, valid: Bools | None = None) -> pa.Array:
     """Numbers as Avro has them: zigzag, seven bits a byte, the lowest first. Null where they aren't ``valid``."""
     signed = numbers.astype(np.int64)
     zigzag = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
@@ -557,7 +549,7 @@ def varints(numbers: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_] | None 
     return _array(lengths, data, valid)
 
 
-def _ticks(type_: Any, values: pl.Series) -> npt.NDArray[np.int64]:
+def _ticks(type_: Any, values: pl.Series) -> Ints:
     logical = type_.get("logicalType") if isinstance(type_, Mapping) else None
     if isinstance(values.dtype, pl.Time):
         unit = 1_000_000 if logical == "time-millis" else 1000
@@ -568,9 +560,8 @@ def _ticks(type_: Any, values: pl.Series) -> npt.NDArray[np.int64]:
 def _sized(values: pl.Series) -> pa.Array:
     data = values.cast(pl.Binary)
     sizes = varints(data.bin.size().cast(pl.Int64).fill_null(0).to_numpy())
-    return pc.binary_join_element_wise(
-        sizes, data.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_BYTES), _NOTHING
-    )
+    contents = data.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_BYTES)
+    return pc.binary_join_element_wise(sizes, contents, _NOTHING)
 
 
 def _fixed_width(numbers: npt.NDArray[Any], values: pl.Series) -> pa.Array:
@@ -578,9 +569,7 @@ def _fixed_width(numbers: npt.NDArray[Any], values: pl.Series) -> pa.Array:
     return _array(lengths, np.ascontiguousarray(numbers).view(np.uint8), _valid(values))
 
 
-def _array(
-    lengths: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_] | None
-) -> pa.Array:
+def _array(lengths: Ints, data: npt.NDArray[np.uint8], valid: Bools | None) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
@@ -588,16 +577,12 @@ def _array(
     return pa.Array.from_buffers(_BYTES, len(lengths), buffers)
 
 
-def _valid(values: pl.Series) -> npt.NDArray[np.bool_] | None:
+def _valid(values: pl.Series) -> Bools | None:
     return values.is_not_null().to_numpy() if values.null_count() else None
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, _NOTHING)
-
-
-def _varints(number: int) -> bytes:
-    return bytes(varints(np.array([number], dtype=np.int64))[0].as_py())
 
 
 def _decimal(value: Decimal | None) -> bytes | None:

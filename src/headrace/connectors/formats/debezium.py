@@ -120,9 +120,8 @@ class _DebeziumDecoder(Decoder):
     def _decode(self, payloads: Sequence[bytes]) -> Decoded:
         decoded = self._decoder.decode(payloads)
         deletes = pl.col("op") == "d"
-        changes = decoded.frame.select(self._envelope).with_columns(
-            pl.when(deletes).then("before").otherwise("after").alias("row")
-        )
+        row_of = pl.when(deletes).then("before").otherwise("after").alias("row")
+        changes = decoded.frame.select(self._envelope).with_columns(row_of)
         wrong = changes.select(_wrong()).to_series()
         bad = list(decoded.bad)
         if wrong.null_count() < len(wrong):
@@ -130,10 +129,8 @@ class _DebeziumDecoder(Decoder):
             where = wrong.is_not_null()
             bad += zip(places[where.to_numpy()].tolist(), wrong.drop_nulls().to_list(), strict=True)
             changes = changes.filter(~where)
-        source_ms = pl.col("source").struct.field("ts_ms")
-        said = [
-            (source_ms if what == "source_ts_ms" else pl.col(what)).alias(name) for name, what in self._about.items()
-        ]
+        inside = {"source_ts_ms": pl.col("source").struct.field("ts_ms")}
+        said = [inside.get(what, pl.col(what)).alias(name) for name, what in self._about.items()]
         row = [pl.col("row").struct.field(name) for name in self._row]
         rows = changes.select(*row, *said, deletes.alias(self._deleted))
         return Decoded(rows.select(list(self._columns)), sorted(bad))

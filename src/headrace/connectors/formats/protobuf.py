@@ -21,8 +21,8 @@ import polars as pl
 import pyarrow as pa
 from typing_extensions import override
 
-from headrace.connectors.formats.avro import declared
-from headrace.connectors.formats.registry import FramedFormat, Registered, message_indexes, writer_of
+from headrace.connectors.formats.avro import declared, varint
+from headrace.connectors.formats.registry import FramedFormat, Registered, writer_of
 from headrace.core.errors import DataError, DeclarationError, needing
 from headrace.rows.dtypes import Columns
 from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload, decode_halving
@@ -222,15 +222,11 @@ def _field(one: Any, around: tuple[str, ...]) -> Field:
 
 def _scalar(one: Any) -> pl.DataType:
     types: dict[int, pl.DataType] = {
-        one.CPPTYPE_INT32: pl.Int32(),
-        one.CPPTYPE_INT64: pl.Int64(),
-        one.CPPTYPE_UINT32: pl.UInt32(),
-        one.CPPTYPE_UINT64: pl.UInt64(),
-        one.CPPTYPE_DOUBLE: pl.Float64(),
-        one.CPPTYPE_FLOAT: pl.Float32(),
-        one.CPPTYPE_BOOL: pl.Boolean(),
+        one.CPPTYPE_INT32: pl.Int32(), one.CPPTYPE_INT64: pl.Int64(),
+        one.CPPTYPE_UINT32: pl.UInt32(), one.CPPTYPE_UINT64: pl.UInt64(),
+        one.CPPTYPE_DOUBLE: pl.Float64(), one.CPPTYPE_FLOAT: pl.Float32(), one.CPPTYPE_BOOL: pl.Boolean(),
         one.CPPTYPE_STRING: pl.Binary() if one.type == one.TYPE_BYTES else pl.String(),
-    }
+    }  # fmt: skip
     return types[one.cpp_type]
 
 
@@ -288,9 +284,9 @@ class _ProtobufDecoder(Decoder):
         return _frame(self._fields, messages).select(self._made)
 
 
-def _leads(indexes: Sequence[int]) -> tuple[bytes, ...]:
+def leads(indexes: Sequence[int]) -> tuple[bytes, ...]:
     """What stands between header and message: what is written comes first. The first message has a short form, too."""
-    full = message_indexes(indexes)
+    full = b"".join(map(varint, (len(indexes), *indexes)))
     return (b"\0", full) if list(indexes) == [0] else (full,)
 
 
@@ -411,4 +407,4 @@ def open_protobuf(spec: FormatSpec) -> Format:
     if "registry" not in spec.settings:
         return _ProtobufFormat(message)
     writer = writer_of(spec, *message.to_register())
-    return FramedFormat(_ProtobufFormat(message), writer, _leads(message.indexes))
+    return FramedFormat(_ProtobufFormat(message), writer, leads(message.indexes))

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from operator import itemgetter
@@ -315,6 +315,7 @@ UNKNOWN_TRIES, UNKNOWN_PAUSE_MS, UNKNOWN_FOR_MS = 3, 300.0, 60_000.0
 """How often an id that isn't there is asked for, after which pauses; and how long it is unknown then."""
 REFERENCES_MAX = 100
 _RETRY = Retry(None, 100.0, 10_000.0)
+_Key = tuple[str, int]  # the subject and the version of a schema
 _log = logger(__name__)
 
 
@@ -423,16 +424,14 @@ class SchemaSource:
             return False
 
     def _complete(self, schema: Registered) -> Fetched:
-        needed: dict[tuple[str, int], Registered] = {}
+        needed: dict[_Key, Registered] = {}
         try:
             self._follow(schema, needed, set())
         except DataError as error:
             return Fetched(schema, problem=error.message)
         return Fetched(schema, tuple(needed.values()))
 
-    def _follow(
-        self, schema: Registered, needed: dict[tuple[str, int], Registered], above: set[tuple[str, int]]
-    ) -> None:
+    def _follow(self, schema: Registered, needed: dict[_Key, Registered], above: set[_Key]) -> None:
         for one in schema.references:
             key = (one.subject, one.version)
             if key in needed or key in above or len(needed) + len(above) >= REFERENCES_MAX:
@@ -555,50 +554,29 @@ class _FramedDecoder(Decoder):
         return next(sizes, "the record has another message of its schema")
 
 
-def message_indexes(indexes: Sequence[int]) -> bytes:
-    """What a record of protobuf has after its header: how many indexes there are, and each, as zigzag varints."""
-    out = bytearray()
-    for number in (len(indexes), *indexes):
-        rest = number << 1
-        while rest > 0x7F:
-            out.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        out.append(rest)
-    return bytes(out)
-
-
 # -- writing -----------------------------------------------------------------------------------------
 RETRY = Retry(6, 200.0, 4_000.0)  # for about ten seconds, once in a writer's life
 
 
+@dataclass(eq=False)
 class SubjectWriter:
     """Finds the id of ``schema`` under ``subject``, or registers it, and ``needed``: those it refers to, by subject."""
 
-    def __init__(
-        self,
-        client: RegistryClient,
-        schema: Registered,
-        subject: str | None,
-        *,
-        register: bool = False,
-        needed: Mapping[str, Registered] | None = None,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._client = client
-        self._schema = schema
-        self._subject = subject
-        self._register = register
-        self._needed = needed or {}
-        self._wait = wait
-        self._header: bytes | None = None
+    client: RegistryClient
+    schema: Registered
+    subject: str | None
+    register: bool = field(default=False, kw_only=True)
+    needed: Mapping[str, Registered] = field(default_factory=dict, kw_only=True)
+    wait: Callable[[float], object] = field(default=time.sleep, kw_only=True)
+    _header: bytes | None = None
 
     def header(self) -> bytes:
         """The first bytes of each record. The first call asks the registry, and waits some seconds for it."""
         if self._header is None:
-            if self._subject is None:
+            if self.subject is None:
                 said = "writing records with a schema's id needs a subject of the registry, but none is given"
                 raise DeclarationError(said, hint='write subject="orders-value"')
-            self._header = header(self._asking(self._subject))
+            self._header = header(self._asking(self.subject))
         return self._header
 
     def _asking(self, subject: str) -> int:
@@ -611,32 +589,32 @@ class SubjectWriter:
                 pause_ms = RETRY.pause_ms(failures, random.random())
                 if not error.retry or pause_ms is None:
                     raise
-                self._wait(pause_ms / 1000)
+                self.wait(pause_ms / 1000)
 
     def _id(self, subject: str) -> int:
         references = []
-        for name, one in self._needed.items():
+        for name, one in self.needed.items():
             # The name by which a schema imports another one is its subject, as Confluent's serializers have it.
-            found = self._client.lookup(name, one)
-            if found is None and self._register:
-                self._client.register(name, one)
-                found = self._client.lookup(name, one)
+            found = self.client.lookup(name, one)
+            if found is None and self.register:
+                self.client.register(name, one)
+                found = self.client.lookup(name, one)
             if found is None:
                 raise self._missing(name)
             references.append(Reference(name, name, found[1]))
-        schema = Registered(self._schema.text, self._schema.type, tuple(references))
-        there = self._client.lookup(subject, schema)
+        schema = Registered(self.schema.text, self.schema.type, tuple(references))
+        there = self.client.lookup(subject, schema)
         if there is not None:
             return there[0]
-        if not self._register:
+        if not self.register:
             raise self._missing(subject)
-        id = self._client.register(subject, schema)
-        _log.info("registered a schema", subject=subject, id=id, url=self._client.url)
+        id = self.client.register(subject, schema)
+        _log.info("registered a schema", subject=subject, id=id, url=self.client.url)
         return id
 
     def _missing(self, subject: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the schema isn't registered under subject {subject!r} of {self._client.url}",
+            f"the schema isn't registered under subject {subject!r} of {self.client.url}",
             hint="register it, set register=True so that the app does, or give the registered schema",
         )
 
@@ -647,7 +625,5 @@ def client_of(spec: FormatSpec) -> RegistryClient:
 
 def writer_of(spec: FormatSpec, schema: Registered, needed: Mapping[str, Registered] | None = None) -> SubjectWriter:
     """The writer of a format with a registry. ``needed`` are the schemas that ``schema`` refers to, by subject."""
-    settings = spec.settings
-    return SubjectWriter(
-        client_of(spec), schema, settings.get("subject"), register=settings.get("register", False), needed=needed or {}
-    )
+    subject, register = spec.settings.get("subject"), spec.settings.get("register", False)
+    return SubjectWriter(client_of(spec), schema, subject, register=register, needed=needed or {})

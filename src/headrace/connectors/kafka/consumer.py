@@ -143,6 +143,7 @@ class _RecordReading(Reading):
     ask_ms: float = 0.0  # when the broker may be asked again where the partition ends
 
 
+@dataclass(eq=False)
 class KafkaConsumer(RegisteringConsumer[_RecordReading]):
     """Reads the topic that the options name, as a stream of any name. ``Edge.OLDEST`` is where the options say.
 
@@ -150,23 +151,16 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
     there is none, where the partition ends when the clock has come to that time.
     """
 
-    def __init__(
-        self,
-        options: TopicOptions,
-        partitions: int,
-        topics: Topics,
-        fetching: FetchThread,
-        rows: RecordRows,
-        clock: Clock,
-    ) -> None:
+    options: TopicOptions
+    partitions: int
+    topics: Topics
+    fetching: FetchThread
+    maker: RecordRows
+    clock: Clock
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._options = options
-        self._partitions = partitions
-        self._topics = topics
-        self._fetching = fetching
-        self._maker = rows
-        self._clock = clock
-        self._end_ms = None if options.end is None else options.end.time_ms
+        self._end_ms = None if self.options.end is None else self.options.end.time_ms
         self._throttle = Throttle(_log)
         self._ends: dict[int, Offset] = {}  # where partitions ended when brokers said so last
         self._asking: Asked = {}
@@ -174,56 +168,56 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
-        if not 0 <= ssp.partition < self._partitions:
-            topic = self._options.topic
-            raise StreamNotFoundError(f"{ssp}: the topic {topic!r} has partitions 0 to {self._partitions - 1}")
+        if not 0 <= ssp.partition < self.partitions:
+            topic = self.options.topic
+            raise StreamNotFoundError(f"{ssp}: the topic {topic!r} has partitions 0 to {self.partitions - 1}")
         self.unregister(ssp)
-        end = None if self._options.end is None else self._options.end.offsets.get(ssp.partition)
+        end = None if self.options.end is None else self.options.end.offsets.get(ssp.partition)
         reading = _RecordReading(ssp, end=end)
         reading.position = self._begins(reading, position)
         if end is None or reading.position < end:
-            reading.feed = self._fetching.begin(self._options.topic, ssp.partition, reading.position)
+            reading.feed = self.fetching.begin(self.options.topic, ssp.partition, reading.position)
         else:
             reading.position = max(reading.position, end)
-            self._fetching.signal()
+            self.fetching.signal()
         self._readings[ssp] = reading
 
     def _begins(self, reading: _RecordReading, position: Position) -> Offset:
-        topic, partition, start = self._options.topic, reading.ssp.partition, self._options.start
-        low = self._topics.oldest(topic, [partition])[partition]
+        topic, partition, start = self.options.topic, reading.ssp.partition, self.options.start
+        low = self.topics.oldest(topic, [partition])[partition]
         if position is Edge.OLDEST and start == "oldest":
             return low
         if position is Edge.OLDEST and isinstance(start, int):
-            found = self._topics.at(topic, partition, start)
+            found = self.topics.at(topic, partition, start)
             if found is not None:
                 return found
-        high = self._topics.upcoming(topic, [partition])[partition]
+        high = self.topics.upcoming(topic, [partition])[partition]
         if isinstance(position, Edge):
             return high
         if position > high:
             raise _beyond_the_end(topic, partition, position, high)
         if position < low:
-            if self._options.lost == "stop":
+            if self.options.lost == "stop":
                 raise _lost_records(topic, partition, position, low)
             reading.lost = low - position
-            self._fetching.signal()
+            self.fetching.signal()
         return max(position, low)
 
     @override
     def _release(self, reading: _RecordReading) -> None:
         if reading.feed is not None:
-            self._fetching.end(reading.feed)
+            self.fetching.end(reading.feed)
             reading.feed = None
 
     @override
     def close(self) -> None:
         super().close()
-        self._fetching.close()
+        self.fetching.close()
 
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         asked = self._asked(ssps)
-        self._fetching.look()
+        self.fetching.look()
         return [polled for reading in asked for polled in self._hand_out(reading, max_bytes)]
 
     def _hand_out(self, reading: _RecordReading, max_bytes: int) -> Iterator[Polled]:
@@ -245,7 +239,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         feed = reading.feed
         if reading.held is not None or feed is None:
             return reading.held
-        fetched = self._fetching.take(feed, max_bytes)
+        fetched = self.fetching.take(feed, max_bytes)
         if fetched is None:
             return None
         time_ms = self._end_ms
@@ -254,20 +248,20 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         return fetched if reading.end is None else fetched.before(reading.end)
 
     def _is_over(self, reading: _RecordReading) -> bool:
-        if reading.end is None and self._end_ms is not None and self._clock.now_ms() >= self._end_ms:
+        if reading.end is None and self._end_ms is not None and self.clock.now_ms() >= self._end_ms:
             reading.end = self._present_end(reading)
         return reading.end is not None and reading.position >= reading.end
 
     def _present_end(self, reading: _RecordReading) -> Offset | None:
         """None if no broker answers, or if there may be unread records, of which one may be of the end's time."""
-        feed, now_ms = reading.feed, self._clock.monotonic_ms()
+        feed, now_ms = reading.feed, self.clock.monotonic_ms()
         if feed is None or now_ms < reading.ask_ms:
             return None
-        with self._fetching.lock:
+        with self.fetching.lock:
             if feed.waiting or not feed.at_end:
                 return None
         try:
-            return self._topics.upcoming(self._options.topic, [feed.partition])[feed.partition]
+            return self.topics.upcoming(self.options.topic, [feed.partition])[feed.partition]
         except HeadraceError as error:
             if not error.retry:
                 raise
@@ -280,16 +274,16 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
             reading.position = fetched.next
             return Rows(ssp, pl.DataFrame(), first, fetched.next, unread=_unread(fetched.lost, fetched.next))
         try:
-            decoded = self._maker.decode(ssp.partition, fetched)
+            decoded = self.maker.decode(ssp.partition, fetched)
         except HeadraceError as error:
             if not error.retry:
                 raise
             reading.held = fetched
             self._throttle.warning("records can't be decoded yet; waiting", ssp=str(ssp), error=error.message)
-            self._fetching.signal()
+            self.fetching.signal()
             return None
         reading.held = None
-        place = f"{self._options.topic}, partition {ssp.partition}"
+        place = f"{self.options.topic}, partition {ssp.partition}"
         bad = [
             BadRecord(ssp, fetched.offsets[i], f"{place}, offset {fetched.offsets[i]}: {why}", fetched.values[i] or b"")
             for i, why in decoded.bad
@@ -304,7 +298,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         feed = reading.feed
         if reading.ended or reading.position >= end or feed is None:
             return False
-        with self._fetching.lock:
+        with self.fetching.lock:
             if feed.at_end and not feed.waiting and reading.held is None:
                 return False  # what is left before the end are marks of transactions, and what was compacted
         readable(self.fileno(), ms)
@@ -312,7 +306,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
 
     @override
     def fileno(self) -> int | None:
-        return self._fetching.fileno()
+        return self.fetching.fileno()
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
@@ -328,7 +322,7 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         feed = reading.feed
         if feed is None:
             return reading.position
-        with self._fetching.lock:
+        with self.fetching.lock:
             known = feed.end if feed.at_end else None
         if known is None:
             self._look_for_ends()
@@ -339,11 +333,11 @@ class KafkaConsumer(RegisteringConsumer[_RecordReading]):
         if self._asking and all(answer.done() for answer in self._asking.values()):
             answers, self._asking = self._asking, {}
             self._ends |= {n: answer.result().offset for n, answer in answers.items() if answer.exception() is None}
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         if not self._asking and now_ms - self._asked_ms >= END_MS:
             self._asked_ms = now_ms
             partitions = [one.feed.partition for one in self._readings.values() if one.feed is not None]
-            self._asking = self._topics.ask(self._options.topic, partitions)
+            self._asking = self.topics.ask(self.options.topic, partitions)
 
 
 def _unread(lost: int, after: Offset) -> list[Unread]:

@@ -179,9 +179,7 @@ class RecordMaker:
         column = rows[name]
         if self._key_format is not None:
             keys = pl.Series("key", self._key_format.encode(column.to_frame()), pl.Binary())
-            return pl.DataFrame([keys, column.is_null().alias("nothing")]).select(
-                pl.when(~pl.col("nothing")).then("key").alias("key")
-            )["key"]
+            return pl.select(pl.when(column.is_not_null()).then(keys).alias("key")).to_series()
         if column.dtype == pl.Binary():
             return column
         if column.dtype.is_integer() or isinstance(column.dtype, _TEXTS):

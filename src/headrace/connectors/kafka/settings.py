@@ -45,30 +45,38 @@ _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 OURS: Mapping[str, str] = {
-    "bootstrap.servers": "brokers= names them",
-    "metadata.broker.list": "brokers= names them",
-    "group.id": "groups are named after the app and the stage",
-    "group.instance.id": "Headrace assigns partitions to tasks itself",
-    "group.protocol": "Headrace assigns partitions to tasks itself",
-    "partition.assignment.strategy": "Headrace assigns partitions to tasks itself",
-    "enable.auto.commit": "positions are part of the app's checkpoints",
-    "auto.commit.interval.ms": "positions are part of the app's checkpoints",
-    "enable.auto.offset.store": "positions are part of the app's checkpoints",
-    "auto.offset.reset": "start= sets where reading begins",
-    "enable.partition.eof": "Headrace needs to know where a partition ends",
-    "isolation.level": "use uncommitted=True",
-    "enable.idempotence": "Headrace always turns it on",
-    "enable.gapless.guarantee": "Headrace always turns enable.idempotence on",
-    "acks": "Headrace always waits for all replicas",
-    "request.required.acks": "Headrace always waits for all replicas",
-    "max.in.flight": "enable.idempotence sets it",
-    "max.in.flight.requests.per.connection": "enable.idempotence sets it",
-    "message.send.max.retries": "enable.idempotence sets it",
-    "retries": "enable.idempotence sets it",
-    "transactional.id": "each writer of an app has its own",
-    "transaction.timeout.ms": "Headrace's transactions are short",
-    "partitioner": "key= chooses the partition of a row",
-    "sasl.oauthbearer.token.refresh.cb": "oauth= names the function",
+    name: why
+    for why, names in {
+        "brokers= names them": ("bootstrap.servers", "metadata.broker.list"),
+        "groups are named after the app and the stage": ("group.id",),
+        "Headrace assigns partitions to tasks itself": (
+            "group.instance.id",
+            "group.protocol",
+            "partition.assignment.strategy",
+        ),
+        "positions are part of the app's checkpoints": (
+            "enable.auto.commit",
+            "auto.commit.interval.ms",
+            "enable.auto.offset.store",
+        ),
+        "start= sets where reading begins": ("auto.offset.reset",),
+        "Headrace needs to know where a partition ends": ("enable.partition.eof",),
+        "use uncommitted=True": ("isolation.level",),
+        "Headrace always turns it on": ("enable.idempotence",),
+        "Headrace always turns enable.idempotence on": ("enable.gapless.guarantee",),
+        "Headrace always waits for all replicas": ("acks", "request.required.acks"),
+        "enable.idempotence sets it": (
+            "max.in.flight",
+            "max.in.flight.requests.per.connection",
+            "message.send.max.retries",
+            "retries",
+        ),
+        "each writer of an app has its own": ("transactional.id",),
+        "Headrace's transactions are short": ("transaction.timeout.ms",),
+        "key= chooses the partition of a row": ("partitioner",),
+        "oauth= names the function": ("sasl.oauthbearer.token.refresh.cb",),
+    }.items()
+    for name in names
 }
 """Options that users don't set, and why."""
 

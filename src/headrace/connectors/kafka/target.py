@@ -256,11 +256,8 @@ class _Writer:
     def _note(self) -> None:
         replaced = self.machine.state in (State.WAITING, State.REPLACED)
         if replaced and not self._refused:
-            _log.warning(
-                "another process has taken over the transactional id of a writer, or a transaction took too long",
-                writer=self.session.writer,
-                other=self.machine.other or None,
-            )
+            said = "another process has taken over the transactional id of a writer, or a transaction took too long"
+            _log.warning(said, writer=self.session.writer, other=self.machine.other or None)
         self._refused = replaced
 
     def _problem(self) -> HeadraceError:
@@ -324,9 +321,8 @@ class _PlainWriter:
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> None:
         self._limits.look()
         self._undelivered = None
-        client = self._client = self._client or open_producer(
-            self._settings, None, self._heard, **producer_limits(self._limits.record_bytes)
-        )
+        limits = producer_limits(self._limits.record_bytes)
+        client = self._client = self._client or open_producer(self._settings, None, self._heard, **limits)
         try:
             end_s = time.monotonic() + VERSION_S
             self._sender.send(client, version, rows, end_s)

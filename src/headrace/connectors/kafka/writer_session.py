@@ -18,7 +18,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
@@ -249,23 +249,18 @@ def transactional_id(writer: str) -> str:
     return f"headrace.{writer}"
 
 
+@dataclass(eq=False)
 class WriterSession:
     """The producer of one writer, if it has one."""
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        writer: str,
-        limits: TopicLimits,
-        progress: ProgressTopic,
-        closing: threading.Event,
-    ) -> None:
-        self._settings = settings
-        self.writer = writer
-        self.limits = limits
-        self.progress = progress
-        self._closing = closing
-        self._sender = VersionSender(writer, limits, closing)
+    settings: KafkaSettings
+    writer: str
+    limits: TopicLimits
+    progress: ProgressTopic
+    closing: threading.Event
+
+    def __post_init__(self) -> None:
+        self._sender = VersionSender(self.writer, self.limits, self.closing)
         self._client: KafkaClient[Producer] | None = None
         self._timeout_s = 0.0
         self._began_s: float | None = None
@@ -284,7 +279,7 @@ class WriterSession:
         self.drop()
         self.limits.look()
         client = open_producer(
-            self._settings,
+            self.settings,
             transactional_id(self.writer),
             self._heard,
             transaction_timeout_ms=timeout_ms,
@@ -383,7 +378,7 @@ class WriterSession:
             except HeadraceError as error:
                 now_s = time.monotonic()
                 answered = now_s - began_s < SLICE_S
-                if answered or not error.retry or self._closing.is_set() or now_s > end_s:
+                if answered or not error.retry or self.closing.is_set() or now_s > end_s:
                     raise
 
     def _opened(self) -> KafkaClient[Producer]:

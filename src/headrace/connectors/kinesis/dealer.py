@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -62,6 +63,7 @@ class ShardListing:
         return shards
 
 
+@dataclass(eq=False)
 class KinesisDealer(Dealer):
     """Deals one stream to the slots of one stage.
 
@@ -69,47 +71,40 @@ class KinesisDealer(Dealer):
     table, ``lease_ahead`` says what follows; nothing is read before that is decided.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        api: KinesisApi,
-        dealing: Dealing,
-        clock: Clock,
-        open_leases: Callable[[], LeaseMirror] | None = None,
-        lease_ahead: LeaseAhead = "stop",
-    ) -> None:
-        self._stream = stream
-        self._api = api
-        self._dealing = dealing
-        self._clock = clock
-        self._open_leases = open_leases
-        self._listing = ShardListing(api, stream, clock)
+    stream: str
+    api: KinesisApi
+    dealing: Dealing
+    clock: Clock
+    open_leases: Callable[[], LeaseMirror] | None = None
+    lease_ahead: LeaseAhead = "stop"
+
+    def __post_init__(self) -> None:
+        self._listing = ShardListing(self.api, self.stream, self.clock)
         self._mirror: LeaseMirror | None = None
-        self._lease_ahead = lease_ahead
-        self._compared = open_leases is None  # it is decided what follows from the table
+        self._compared = self.open_leases is None  # it is decided what follows from the table
         self._warned: list[str] = []
 
     @override
     def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
-        if self._mirror is None and self._open_leases is not None:
-            self._mirror = self._open_leases()
+        if self._mirror is None and self.open_leases is not None:
+            self._mirror = self.open_leases()
         reports = [slot for slot in slots if slot is not None]
         ended = {shard for report in reports for shard, state in report.shards.items() if state == str(DONE)}
         listed = self._listing.shards(ended)
         if not (self._compared or self._compare(listed, slots)):
             return [None] * len(slots)
-        orders = self._dealing.deal(listed, slots, int(self._clock.monotonic_ms()))
-        for warning in self._dealing.warnings:
+        orders = self.dealing.deal(listed, slots, int(self.clock.monotonic_ms()))
+        for warning in self.dealing.warnings:
             if warning not in self._warned:
-                _log.warning(warning, stream=self._stream)
-        self._warned = list(self._dealing.warnings)
-        if self._mirror is not None and not self._dealing.jumping:
+                _log.warning(warning, stream=self.stream)
+        self._warned = list(self.dealing.warnings)
+        if self._mirror is not None and not self.dealing.jumping:
             # Before that the table would go back, and who deals next wouldn't know that there is something to skip.
             self._mirror.follow(slots, listed)
         return orders
 
     def _compare(self, listed: Sequence[Shard], slots: Sequence[SlotReport | None]) -> bool:
-        standing = self._dealing.standing(listed, slots)
+        standing = self.dealing.standing(listed, slots)
         if standing is None or self._mirror is None:
             return False
         self._compared = True
@@ -118,19 +113,19 @@ class KinesisDealer(Dealer):
             return True
         shard, state = min(ahead.items())
         table, where = self._mirror.table, f"{shard}: the table says {state}, the app's commits say {standing[shard]}"
-        if self._lease_ahead == "stop":
+        if self.lease_ahead == "stop":
             raise DeploymentError(
                 f"lease table {table}: another application has continued since the app stopped. In {len(ahead)} shards "
                 f"it has read further than the app: {where}",
                 hint='set lease_ahead= in hr.io.kinesis(...): "continue" goes on behind what the other application has '
                 'read, which this app then never processes; "repeat" processes it again',
             )
-        repeat = self._lease_ahead == "repeat"
+        repeat = self.lease_ahead == "repeat"
         what = "reads its records again" if repeat else "goes on behind that"
         said = f"another application has read further, and the app {what}"
         _log.warning(said, table=table, shards=len(ahead), first=where)
         if not repeat:
-            self._dealing.go_on(standing, ahead)
+            self.dealing.go_on(standing, ahead)
         return True
 
     @override
@@ -139,4 +134,4 @@ class KinesisDealer(Dealer):
             if self._mirror is not None:
                 self._mirror.close()
         finally:
-            self._api.close()
+            self.api.close()

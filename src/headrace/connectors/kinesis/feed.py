@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 
@@ -72,8 +72,8 @@ class Common:
     """What all feeds of one stream share. ``skip_lost``: where records may have expired unread, go on and say so."""
 
     stream: str
-    pace: Pace
-    room: Room
+    pace: Pace = Pace()
+    room: Room = field(default_factory=Room)
     skip_lost: bool = False
     _kept_h: int = DAY_H
     _asked_ms: int | None = None
@@ -326,23 +326,16 @@ def _nothing(end: Position) -> Fetched:
     return Fetched([], [], [], [], end)
 
 
+Chance = Callable[[], float]  # a random number from [0, 1)
+
+
 class Fetching:
     """Fetches a stream's shards into feeds, on the thread that looks, by the clock: for simulations and tests."""
 
-    def __init__(
-        self,
-        api: KinesisApi,
-        stream: str,
-        clock: Clock,
-        *,
-        pace: Pace = Pace(),
-        room: Room | None = None,
-        skip_lost: bool = False,
-        chance: Callable[[], float] = lambda: 0.5,
-    ) -> None:
+    def __init__(self, api: KinesisApi, clock: Clock, common: Common, chance: Chance = lambda: 0.5) -> None:
         self._api = api
         self._clock = clock
-        self._common = Common(stream, pace, room or Room(), skip_lost)
+        self._common = common
         self._chance = chance
 
     def begin(self, shard: str, position: Position) -> Feed:
@@ -379,18 +372,8 @@ class FetchingByThreads(Fetching):
     that wasn't handed out. The lock guards the queue and the feeds; no thread holds it while it waits for Kinesis.
     """
 
-    def __init__(
-        self,
-        api: KinesisApi,
-        stream: str,
-        clock: Clock,
-        *,
-        pace: Pace = Pace(),
-        room: Room | None = None,
-        skip_lost: bool = False,
-        threads_max: int = 16,
-    ) -> None:
-        super().__init__(api, stream, clock, pace=pace, room=room, skip_lost=skip_lost, chance=random.random)
+    def __init__(self, api: KinesisApi, clock: Clock, common: Common, threads_max: int = 16) -> None:
+        super().__init__(api, clock, common, random.random)
         self._threads_max = threads_max
         self._lock = threading.Condition()
         self._queue: list[tuple[float, int, Feed]] = []

@@ -24,6 +24,7 @@ from headrace.connectors.kinesis.leases import (
     Lease,
     LeaseTable,
     Row,
+    Rows,
     Write,
     ahead,
     evict,
@@ -42,6 +43,7 @@ from headrace.systems.slot_reports import SlotReport
 CALLS_AT_LEAST, CALLS_AT_MOST = 10, 100
 """How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
 
+Wait = Callable[[float], bool]  # for seconds; whether the app stops meanwhile
 LOOK_EVERY_MS = 1000
 CLOSE_MS = 5000  # how long a clean stop may spend on the table, plus one call
 _WRITES_PER_ROW = 3  # a row may have to be taken, get its children, and then its checkpoint
@@ -52,9 +54,7 @@ _log = logger(__name__)
 class LeaseMirror:
     """Keeps the rows of a lease table as the commits are. ``open`` makes one."""
 
-    def __init__(
-        self, table: LeaseTable, app: str, clock: Clock, rows: Mapping[str, Row], renew_ms: float = RENEW_MS
-    ) -> None:
+    def __init__(self, table: LeaseTable, app: str, clock: Clock, rows: Rows, renew_ms: float = RENEW_MS) -> None:
         self.table = table.name
         self.trouble: str | None = None  # what keeps the rows from following; None if nothing does
         self._table = table
@@ -68,9 +68,7 @@ class LeaseMirror:
         self._resume_ms = 0.0
 
     @classmethod
-    def open(
-        cls, table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float = FAILOVER_MS
-    ) -> Self:
+    def open(cls, table: LeaseTable, app: str, clock: Clock, wait: Wait, failover_ms: float = FAILOVER_MS) -> Self:
         """Create the table if it doesn't exist, or take over its leases; if this fails, close it.
 
         If the rows have owners of other apps than ``app``, wait until they have been silent for ``failover_ms``, or
@@ -136,7 +134,7 @@ class LeaseMirror:
             self._failures, self.trouble = 0, None
 
     @property
-    def _supposed(self) -> Mapping[str, Row]:
+    def _supposed(self) -> Rows:
         return self._rows | self._unanswered if self._unanswered else self._rows
 
     def _learn(self, shard: str, lease: Lease | None) -> None:
@@ -170,9 +168,7 @@ class LeaseMirror:
             self._unanswered[write.shard] = Row(replace(lease, checkpoint_owner=None), -math.inf)
 
 
-def _free_rows(
-    table: LeaseTable, app: str, clock: Clock, wait: Callable[[float], bool], failover_ms: float
-) -> Mapping[str, Row]:
+def _free_rows(table: LeaseTable, app: str, clock: Clock, wait: Wait, failover_ms: float) -> Rows:
     table.ensure()
     first = rows = _read(table, clock)
     began_ms = clock.monotonic_ms()
@@ -213,12 +209,12 @@ def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
 
 
 def open_leases(
-    name: str, app: str, access: Access, *, clock: Clock, wait: Callable[[float], bool], failover_ms: int = FAILOVER_MS
+    name: str, app: str, access: Access, *, clock: Clock, wait: Wait, failover_ms: int = FAILOVER_MS
 ) -> LeaseMirror:
     return LeaseMirror.open(dynamo_table(name, access, wait=wait), app, clock, wait, failover_ms)
 
 
-def dynamo_table(name: str, access: Access, *, wait: Callable[[float], bool]) -> LeaseTable:
+def dynamo_table(name: str, access: Access, *, wait: Wait) -> LeaseTable:
     with needing("boto3", "a lease table", "kinesis", "where drivers run"):
         from headrace.connectors.kinesis.dynamo import DynamoLeaseTable
     return DynamoLeaseTable(name, access, wait)

@@ -390,6 +390,9 @@ class Row:
     moved_ms: float
 
 
+Rows = Mapping[str, Row]
+
+
 def followed(
     app: str, slots: Sequence[SlotReport | None], listed: Sequence[Shard], renew_ms: float = RENEW_MS
 ) -> Followed:
@@ -411,7 +414,7 @@ _ALIVE = (Kind.CHECKPOINT, Kind.RENEW)
 _URGENCY = {Kind.CREATE: 0, Kind.TAKE: 0, Kind.CHILDREN: 1, **dict.fromkeys(_ALIVE, 3), Kind.EVICT: 4, Kind.DELETE: 4}
 
 
-def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Write]:
+def writes(wanted: Followed, rows: Rows, now_ms: float) -> list[Write]:
     """What to write, at most one write for a row: what changes hands first, then ends, then signs of life."""
     children: dict[str, list[str]] = {}
     for listed in wanted.listed.values():
@@ -429,9 +432,7 @@ def writes(wanted: Followed, rows: Mapping[str, Row], now_ms: float) -> list[Wri
     return [write for _, _, write in found]
 
 
-def _write(
-    wanted: Followed, rows: Mapping[str, Row], shard: str, children: tuple[str, ...], now_ms: float
-) -> Write | None:
+def _write(wanted: Followed, rows: Rows, shard: str, children: tuple[str, ...], now_ms: float) -> Write | None:
     committed, row = wanted.committed.get(shard), rows.get(shard)
     if committed is not None:
         if row is None:
@@ -466,9 +467,7 @@ def _followed(committed: Committed, row: Row, children: tuple[str, ...], *, due:
     return renew(lease) if due else None
 
 
-def _left(
-    wanted: Followed, rows: Mapping[str, Row], row: Row, children: tuple[str, ...], now_ms: float
-) -> Write | None:
+def _left(wanted: Followed, rows: Rows, row: Row, children: tuple[str, ...], now_ms: float) -> Write | None:
     # As far as is known, the shard is in no slot.
     lease, ours = row.lease, wanted.ours(row.lease.holder)
     if not wanted.complete:
@@ -480,7 +479,7 @@ def _left(
     return evict(lease) if ours and not lease.checkpoint.finished else None
 
 
-def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children: tuple[str, ...]) -> bool:
+def _passed_on(wanted: Followed, rows: Rows, lease: Lease, children: tuple[str, ...]) -> bool:
     """Whether KCL needs the row of a finished shard no more, which keeps it from reading that again."""
     after = {*lease.children, *children}
     if any(parent in rows for parent in lease.parents) or not after:
@@ -488,7 +487,7 @@ def _passed_on(wanted: Followed, rows: Mapping[str, Row], lease: Lease, children
     return all(_begun(wanted, rows, child) for child in after)
 
 
-def _begun(wanted: Followed, rows: Mapping[str, Row], shard: str) -> bool:
+def _begun(wanted: Followed, rows: Rows, shard: str) -> bool:
     if shard in wanted.committed:
         return wanted.committed[shard].checkpoint.begun
     return rows[shard].lease.checkpoint.begun if shard in rows else shard not in wanted.listed

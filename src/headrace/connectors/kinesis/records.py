@@ -120,6 +120,7 @@ class Buffer:
 
 
 # -- kpl ---------------------------------------------------------------------------------------------
+Hashes = tuple[int, int]  # the first and the last of a shard
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
 _KEYS, _HASHES, _RECORDS = 1, 2, 3
@@ -230,14 +231,12 @@ def _bytes(value: int | bytes | None) -> bytes:
     return value
 
 
-def unpacked(
-    records: Sequence[KinesisRecord], after: Position, hashes: Callable[[], tuple[int, int]]
-) -> tuple[Fetched, int]:
+def unpacked(records: Sequence[KinesisRecord], after: Position, hashes: Callable[[], Hashes]) -> tuple[Fetched, int]:
     """The user records after a position, and how many were left out as they belong to shards with other ``hashes``."""
     records = _following(records, after)
     end = Position(records[-1].sequence) if records else after
     if MAGIC in {record.data[:4] for record in records}:
-        return _with_aggregates(records, after, *hashes(), end)
+        return _with_aggregates(records, after, hashes(), end)
     if after.sub is not None:  # KCL also numbers records that aren't aggregates
         records = _following(records, Position(after.sequence))
     plain = Fetched(
@@ -258,13 +257,13 @@ def _following(records: Sequence[KinesisRecord], after: Position) -> Sequence[Ki
 
 
 def _with_aggregates(
-    records: Sequence[KinesisRecord], after: Position, first: int, last: int, end: Position
+    records: Sequence[KinesisRecord], after: Position, hashes: Hashes, end: Position
 ) -> tuple[Fetched, int]:
     subs: list[int] = []
     found = Fetched([], [], [], [], end, subs)
     misplaced = 0
     for record in records:
-        aggregate = unpack(record.data, first, last)
+        aggregate = unpack(record.data, *hashes)
         if aggregate is None:
             data, keys = [record.data], [record.key]
         elif aggregate.misplaced:

@@ -37,7 +37,7 @@ from headrace.connectors.kinesis.api import (
 from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows, moment_of
 from headrace.connectors.kinesis.dealer import KinesisDealer
 from headrace.connectors.kinesis.dealing import Dealing
-from headrace.connectors.kinesis.feed import FetchingByThreads, Pace
+from headrace.connectors.kinesis.feed import Common, FetchingByThreads, Pace
 from headrace.connectors.kinesis.lease_mirror import LeaseMirror, open_leases
 from headrace.connectors.kinesis.memory import stream_of
 from headrace.connectors.kinesis.target import KinesisTarget, check_key
@@ -52,6 +52,7 @@ from headrace.systems.slots import SlottedSystem
 from headrace.systems.startpoints import MOMENTS, is_moment
 
 FORMAT = 1
+OpenLeases = Callable[[], LeaseMirror]
 
 
 class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -88,9 +89,7 @@ def write_memo(path: Path, memo: Memo) -> Memo:
     return found
 
 
-def begin_run(
-    options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
-) -> Memo:
+def begin_run(options: Options, api: KinesisApi, now_ms: int, open_leases: OpenLeases | None = None) -> Memo:
     """The memo, which the first run writes, after it has taken a lease table over. Raises if it doesn't fit."""
     memo, found = known_memo(options), api.describe()
     if memo is None:
@@ -127,7 +126,7 @@ def begins(options: Options, memo: Memo) -> Position:
 
 
 def _first(
-    options: Options, api: KinesisApi, found: StreamSummary, now_ms: int, open_leases: Callable[[], LeaseMirror] | None
+    options: Options, api: KinesisApi, found: StreamSummary, now_ms: int, open_leases: OpenLeases | None
 ) -> Memo:
     if isinstance(options.start, int):
         check_past(options.start, now_ms)
@@ -300,7 +299,7 @@ class KinesisSystem(SlottedSystem):
         skip_lost = self.options.lost == "skip"
         poll_ms = self.options.poll_interval_ms
         pace = Pace(poll_ms, max(poll_ms, Pace().idle_ms), self.options.records_per_call)
-        fetching = FetchingByThreads(self._open(), stream, self.clock, pace=pace, skip_lost=skip_lost)
+        fetching = FetchingByThreads(self._open(), self.clock, Common(stream, pace, skip_lost=skip_lost))
         waits = self.options.lease_table is not None
         return KinesisConsumer(stream, info.partitions, fetching, rows, self.clock, waits=waits)
 
@@ -321,7 +320,7 @@ class KinesisSystem(SlottedSystem):
         with closing(self._open()) as api:
             return begin_run(self.options, api, self.clock.now_ms(), self._leases("the first run"))
 
-    def _leases(self, app: str) -> Callable[[], LeaseMirror] | None:
+    def _leases(self, app: str) -> OpenLeases | None:
         name = self.options.lease_table
         if name is None:
             return None

@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import chain
 
 import polars as pl
@@ -107,52 +108,47 @@ _RECORDS = {"key": pl.String(), "data": pl.Binary()}
 _UNFIT_FOR_KEYS = (pl.Float32, pl.Float64, pl.Binary, pl.Object, pl.List, pl.Array, pl.Struct)
 
 
+@dataclass(eq=False)
 class KinesisTarget(Target):
     """A stream as a target. ``key`` is the column of the partition keys; None: rows are spread, in no order."""
 
-    def __init__(
-        self,
-        name: str,
-        api: KinesisApi,
-        format: Format,
-        key: str | None,
-        clock: Clock | None = None,
-        threads: Executor | None = None,
-    ) -> None:
-        self._name = name
-        self._api = api
-        self._format = format
-        self._key = key
-        self._clock = clock or WallClock()
-        self._threads = threads or ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kinesis-{name}")
+    name: str
+    api: KinesisApi
+    format: Format
+    key: str | None
+    clock: Clock = field(default_factory=WallClock)
+    threads: Executor | None = None
+
+    def __post_init__(self) -> None:
+        self._threads = self.threads or ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kinesis-{self.name}")
         self._under_way: dict[str, _Version] = {}
 
     @override
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if self._key is None:
+        if self.key is None:
             # Any distinct keys will do, because Kinesis uses their hashes.
             start = random.getrandbits(48)
             keys = pl.int_range(start, start + rows.height, eager=True).cast(pl.String)
         else:
-            check_key(self._key, rows.schema, self._name)
-            keys = rows[self._key].cast(pl.String)
+            check_key(self.key, rows.schema, self.name)
+            keys = rows[self.key].cast(pl.String)
             nothing = keys.is_null() | (keys.str.len_chars() == 0)
-            self._check(nothing, f"has no value in its key {self._key!r}", "fill the key")
+            self._check(nothing, f"has no value in its key {self.key!r}", "fill the key")
             too_long = keys.str.len_chars() > KEY_CHARS_MAX
             self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter key")
         contents = rows
-        if self._key is not None and rows.width == 2 and len(self._format.columns() or ()) == 1:
-            contents = rows.drop(self._key)  # a format of one column, such as text, has the key beside it
-        payloads = self._format.encode(contents)
-        if self._format.deletes and None in payloads:
+        if self.key is not None and rows.width == 2 and len(self.format.columns() or ()) == 1:
+            contents = rows.drop(self.key)  # a format of one column, such as text, has the key beside it
+        payloads = self.format.encode(contents)
+        if self.format.deletes and None in payloads:
             raise DataError(
-                f"a row for the Kinesis stream {self._name!r} is a deletion, but a Kinesis record can't be without a "
+                f"a row for the Kinesis stream {self.name!r} is a deletion, but a Kinesis record can't be without a "
                 "value",
                 hint='filter such rows out before send_to, or send them with format="json"',
             )
         records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)
         sizes = records["data"].bin.size() + records["key"].str.len_bytes()
-        what = f"has {sizes.max() or 0} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
+        what = f"has {sizes.max() or 0!r} bytes; a record takes at most {RECORD_BYTES} bytes with its key"
         self._check(sizes > RECORD_BYTES, what, "send fewer or smaller columns")
         return records
 
@@ -179,10 +175,10 @@ class KinesisTarget(Target):
         if under_way is None:
             puts = chain.from_iterable(map(Put, piece["key"], piece["data"]) for piece in rows)
             under_way = self._under_way[writer] = _Version(version, Sending(puts))
-        end_ms = self._clock.monotonic_ms() + TURN_MS
-        under_way.start(self._threads, self._api)
-        while under_way.take_in() and self._clock.monotonic_ms() < end_ms:
-            under_way.start(self._threads, self._api)
+        end_ms = self.clock.monotonic_ms() + TURN_MS
+        under_way.start(self._threads, self.api)
+        while under_way.take_in() and self.clock.monotonic_ms() < end_ms:
+            under_way.start(self._threads, self.api)
         if under_way.sending.done:
             del self._under_way[writer]
             return None
@@ -192,18 +188,18 @@ class KinesisTarget(Target):
             return 0.0
         if under_way.begin_again():
             return PAUSE_MS
-        said = f"the Kinesis stream {self._name!r} accepts no records: {under_way.sending.error}"
+        said = f"the Kinesis stream {self.name!r} accepts no records: {under_way.sending.error}"
         raise UnavailableError(said, hint="if its limits are exceeded, add shards or send fewer records")
 
     @override
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
-        self._api.close()
+        self.api.close()
 
     def _check(self, wrong: pl.Series, what: str, instead: str) -> None:
         if wrong.any():
             hint = f"{instead}, or drop such rows before send_to"
-            raise DataError(f"a row for the Kinesis stream {self._name!r} {what}", hint=hint)
+            raise DataError(f"a row for the Kinesis stream {self.name!r} {what}", hint=hint)
 
 
 class _Version:

@@ -297,10 +297,8 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
     try:
         import_module("headrace.connectors.otel.collector")  # which takes a moment, and most apps don't need
     except ImportError:
-        _log.warning(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry isn't installed here: sending nothing",
-            hint='pip install "headrace[otel]", or set OTEL_SDK_DISABLED=true',
-        )
+        said = "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry isn't installed here: sending nothing"
+        _log.warning(said, hint='pip install "headrace[otel]", or set OTEL_SDK_DISABLED=true')
         return None
     return Telemetry(wanted)
 

@@ -102,9 +102,6 @@ class Statements:
         action = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
         return f"{text} ON CONFLICT ({_names(self.key)}) DO {action}"
 
-    def values(self, columns: Sequence[str]) -> str:
-        return f"VALUES ({', '.join([self.mark] * len(columns))})"
-
     def find(self, columns: Sequence[str], keys: str) -> str:
         """The query of these columns by a list of keys. SQLite takes a quoted name that isn't a column for a string."""
         wanted, key = (", ".join(f"t.{quoted(name)}" for name in names) for names in (columns, self.key))

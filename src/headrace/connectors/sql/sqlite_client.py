@@ -77,7 +77,7 @@ class SqliteClient(SqlClient):
         with self._transaction() as connection:
             if connection.execute(self._sql.claim(), [writer, version]).rowcount == 0:
                 return
-            insert = self._sql.insert(rows.columns, self._sql.values(rows.columns))
+            insert = self._sql.insert(rows.columns, f"VALUES ({', '.join('?' * rows.width)})")
             for part in to_database_values(rows).iter_slices(_ROWS_AT_ONCE):
                 connection.executemany(insert, part.rows())
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.connectors.formats.registry import message_indexes
+from headrace.connectors.formats.protobuf import leads
 from headrace.core.errors import DataError, DeclarationError, InfrastructureError
 from headrace.rows.formats import Decoded, FormatSpec, open_format
 from protobuf_files import classes, file, message
@@ -243,9 +243,9 @@ def server() -> Iterator[SchemaRegistry]:
 
 
 def test_indexes_are_zigzag_varints() -> None:
-    assert message_indexes([0]) == b"\x02\x00"
-    assert message_indexes([1, 0]) == b"\x04\x02\x00"
-    assert message_indexes([100]) == b"\x02\xc8\x01"
+    assert leads([0]) == (b"\0", b"\x02\x00")
+    assert leads([1, 0]) == (b"\x04\x02\x00",)
+    assert leads([100]) == (b"\x02\xc8\x01",)
 
 
 def test_records_with_the_header_of_a_registry() -> None:

@@ -8,7 +8,7 @@ import polars as pl
 
 from headrace.connectors.kinesis.api import KinesisApi, Phase, Put, parse_state
 from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows
-from headrace.connectors.kinesis.feed import Fetching, Pace, Room
+from headrace.connectors.kinesis.feed import Common, Fetching, Pace, Room
 from headrace.connectors.kinesis.memory import MemoryKinesis
 from headrace.core.clock import Clock, ManualClock
 from headrace.core.ids import SSP, StreamId
@@ -60,7 +60,7 @@ class Reader:
         self.consumer = KinesisConsumer(
             "orders",
             2,
-            fetching or Fetching(api, "orders", clock, pace=pace, room=room, skip_lost=skip_lost),
+            fetching or Fetching(api, clock, Common("orders", pace, room or Room(), skip_lost)),
             maker or row_maker(columns),
             clock,
             waits=waits,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from slot_reader import SSP_0, Reader, name, put
 
-from headrace.connectors.kinesis.feed import FetchingByThreads, Pace, Room
+from headrace.connectors.kinesis.feed import Common, FetchingByThreads, Pace, Room
 from headrace.connectors.kinesis.memory import MemoryKinesis
 from headrace.core.calls import Retry
 from headrace.core.clock import WallClock
@@ -23,7 +23,7 @@ OLDEST = "READ TRIM_HORIZON"
 
 def by_threads(kinesis: MemoryKinesis, room: Room | None = None, threads: int = 4) -> Reader:
     clock = WallClock()
-    fetching = FetchingByThreads(kinesis, "orders", clock, pace=FAST, room=room, threads_max=threads)
+    fetching = FetchingByThreads(kinesis, clock, Common("orders", FAST, room or Room()), threads)
     return Reader(kinesis, clock, fetching=fetching)
 
 
