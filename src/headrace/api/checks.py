@@ -330,8 +330,6 @@ class ForeignSchema(Protocol):
 
 SchemaLike = Schema | type | typing.Mapping[str, Any] | ForeignSchema
 """The types that the API accepts as a schema: a dict of columns and types, a class with fields, or a schema."""
-
-
 ROW, BATCH = ("a row",), ("a batch",)
 """The arguments of most functions."""
 

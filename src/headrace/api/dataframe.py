@@ -36,7 +36,6 @@ _PLAIN: Mapping[str, pl.DataType] = {
     "timestamp_ntz": pl.Datetime("us"),
 }
 """Spark's types without parameters, by their names in JSON."""
-
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _TEXT = re.compile(r"(var)?char\(\d+\)")
 _REMEDIES = {

@@ -50,8 +50,6 @@ from headrace.systems.registry import SystemSpec
 
 # -- draft -------------------------------------------------------------------------------------------
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
 Sample = int | Mapping[str, Rows]
 Preview = Callable[[str, int, Sample], pl.DataFrame]
 

@@ -32,15 +32,10 @@ Durability = Literal["commit", "process"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 LostResults = Literal["refuse", "accept"]
 Grouping = Literal["partition", "container"]
-
 RESTARTS_MAX = 5
-
 INTERVAL_MS = 1000
-
 DRAIN_TIMEOUT_MS = 60_000
-
 STANDBY_MAX = 3
-
 HUNG_AFTER_MS = 600_000
 """How long one call of the app's own code may take, or one turn of a run loop outside of it."""
 

@@ -88,10 +88,8 @@ def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
 
 # -- inventory ---------------------------------------------------------------------------------------
 FORMAT = 2
-
 PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
-
 IDENTITY = "identity"
 """The key in ``Part.fixed`` of an input for the identity of its stream."""
 _PARTIAL = " of its partial results"

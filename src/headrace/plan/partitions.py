@@ -145,7 +145,6 @@ def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...
 # -- partitions --------------------------------------------------------------------------------------
 INTERMEDIATE_PARTITIONS_MAX = 256
 """The cap of rule 3. A setting or a join may ask for more."""
-
 Facts = Mapping[str, StreamInfo | None]
 
 

@@ -329,7 +329,6 @@ def _remote_options(remote: Remote) -> dict[str, str]:
 
 # -- text --------------------------------------------------------------------------------------------
 Row = tuple[str, ...]
-
 _SOURCE_CHARS_MAX = 72
 """The longest shown line of code. A line that chains a whole flow would push the table's columns out of sight."""
 
@@ -464,7 +463,6 @@ class ReadablePlan(Plan):
 # -- document ----------------------------------------------------------------------------------------
 _ID = "1"
 """Samza numbers the instances of apps and jobs; here each has one."""
-
 _ROLES = {"sourceStreams": ("source", "side-input"), "sinkStreams": ("sink",), "intermediateStreams": ("intermediate",)}
 
 

@@ -411,7 +411,6 @@ def _time(watermark: int) -> int | None:
 
 # -- container session -------------------------------------------------------------------------------
 _log = logger(__name__)
-
 FILES_A_TASK = 2
 """At least: a lock, and until the first commit an input in a log. Other files of logs are shared; a database takes ten
 more."""

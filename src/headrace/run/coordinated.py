@@ -155,7 +155,6 @@ class RunControl(Interrupts):
 # -- slot dealing ------------------------------------------------------------------------------------
 LOOK_S = 0.5
 """How often the dealers are asked when no report comes: shards come and go without the app."""
-
 _log = logger(__name__)
 
 

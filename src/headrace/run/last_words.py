@@ -39,7 +39,6 @@ _SIGNALS = {
     "Floating point exception": "SIGFPE",
 }
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
-
 _log = logger(__name__)
 
 

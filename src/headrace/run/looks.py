@@ -49,7 +49,6 @@ TEXT_CHARS_MAX = 1 << 20
 OTHERS = "(other stacks)"
 LIMIT_MS = 3000
 _STEPS = "headrace_step_messages_total"
-
 Asking = Callable[[Ask], Answers]
 _T = TypeVar("_T", bound=msgspec.Struct)
 

@@ -23,7 +23,6 @@ PLAIN_INTERVAL_S = 5.0
 TERMINAL_INTERVAL_S = 0.2
 NOTEBOOK_INTERVAL_S = 0.5
 _CLEAR = "\r\x1b[K"
-
 Progress = Callable[[AppStatus], None]
 
 

@@ -273,7 +273,6 @@ AT_EXIT_S = 10.0
 _LOOK_S = 1.0
 _STUCK_S = 10.0
 """How long after its app has failed a run may take to end; then a function of the app keeps its thread."""
-
 _log = logger(__name__)
 
 

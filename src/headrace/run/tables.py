@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 TASK_ANSWER_BYTES_MAX = 5 << 19
 """The limit of one task's rows as Arrow, which takes more room than the stored form if strings are short."""
 _PAUSE_S = 1.0
-
 _log = logger(__name__)
 
 

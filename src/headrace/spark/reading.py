@@ -67,7 +67,6 @@ READING: tuple[str, ...] = (
     "includePosition",
 )
 """The options of readers. ``path`` is what ``load`` is given."""
-
 _WORDS = {"earliest": OLDEST, "latest": LATEST}
 _ONLY_BATCH = ("endingOffsets", "endingTimestamp")
 _ONLY_STREAM = ("maxOffsetsPerTrigger",)
@@ -270,7 +269,6 @@ class ArrowRows:
 # -- reading -----------------------------------------------------------------------------------------
 _BYTES_PER_BATCH = 2 << 20
 """Frames are decoded together, about so many bytes of them: one by one, small ones take three times as long."""
-
 PARTITION, OFFSET = "_partition", "_offset"
 POSITION_FIELDS = (StructField(PARTITION, IntegerType()), StructField(OFFSET, LongType()))
 """The columns that ``includePosition`` adds. All rows of a frame have its offset."""
@@ -502,7 +500,6 @@ def _height(frame: Frame) -> int:
 
 # -- table reading -----------------------------------------------------------------------------------
 OPTION = "table"
-
 _OPTIONS = (OPTION, "home")
 
 

@@ -44,10 +44,8 @@ from headrace.streams.ranges import Place, RangeReader
 
 # -- stream reading ----------------------------------------------------------------------------------
 OFFSET_FORMAT = 1
-
 _QUIET_BYTES_MAX = 1 << 20
 """A batch without rows begins after this many bytes, so that a restart needn't read them again."""
-
 Json = dict[str, Any]
 
 

@@ -69,7 +69,6 @@ _HEAD = struct.Struct(">4sBI")
 _FRAME = struct.Struct(">iIQI")
 _END = -1
 _SUFFIX = ".staged"
-
 _log = logger(__name__)
 
 
@@ -201,7 +200,6 @@ def _damaged(path: Path, what: str) -> CorruptLogError:
 # -- write options -----------------------------------------------------------------------------------
 WRITING: tuple[str, ...] = ("home", "topic", "path", "key", "partitions", "writer", "version", "checkpointLocation")
 """The options of writers. ``path`` is what ``save`` or ``start`` is given."""
-
 _SPARKS_OWN = ("queryName",)
 
 

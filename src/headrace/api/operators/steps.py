@@ -257,10 +257,8 @@ Fallible = RowFunction | BatchFunction | MapAsync | Sink
 # -- streams -----------------------------------------------------------------------------------------
 LATE = "late"
 """The side output of messages that are too late for a step."""
-
 FAILED = "failed"
 """The side output of dead letters: rows on which a user's function raised (``FAILED_COLUMNS``)."""
-
 TASK_OUTPUT = "output "
 """The prefix of a low-level task's side outputs; the output's own name follows."""
 

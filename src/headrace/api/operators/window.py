@@ -49,10 +49,8 @@ from headrace.stores.base import StateForm, described, with_types
 # -- window ------------------------------------------------------------------------------------------
 START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
-
 RESULT_TIME = EventTime(END, -1)
 """The event time of a result is the last millisecond of its window."""
-
 PROCESSING = "processing"
 
 

@@ -62,7 +62,6 @@ from headrace.task.naming import changelog_name, folder_name, founding_folder, i
 from headrace.task.state.changelog import ChangelogPartition
 
 _log = logger(__name__)
-
 GONE = ".gone"
 """The key of the former names; no stage has such a name."""
 

@@ -51,7 +51,6 @@ from headrace.run.spark.launch import calling_jvm, is_loss, jvm_lost
 from headrace.run.spark.slots import Slots, count_slots, lacking
 
 _log = logger(__name__)
-
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_SECONDS = 1.0
 _MESSAGE_LINES_MAX = 40
@@ -363,7 +362,6 @@ ABSENT_MS = 3000.0
 SLOTS_EVERY_MS = 1000.0
 """How often Spark is asked about slots, while containers are absent."""
 _ABSENT = frozenset({"waiting", "lost", "failed"})
-
 Seat = tuple[int, int]
 """A container's number and its attempt."""
 

@@ -54,7 +54,6 @@ from headrace.run.spark.settings import is_on_this_machine
 
 STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 """An environment variable that is set if ``spark-submit`` has started the JVM, and the JVM this process."""
-
 _log = logger(__name__)
 
 

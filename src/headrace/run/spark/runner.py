@@ -30,7 +30,6 @@ from headrace.run.spark.shipping import ship
 from headrace.run.spark.slots import Asked, check_promised_slots, decide
 
 END_GRACE_S = 10.0
-
 _log = logger(__name__)
 
 

@@ -15,9 +15,7 @@ from headrace.core.errors import UsageError
 
 FAILURES_MAX = 1_000_000
 _FAILURES_ENOUGH = 100
-
 Lookup = Callable[[str], str | None]
-
 _LOCAL = re.compile(r"local(?:\[\s*(?P<slots>\*|\d+)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
 

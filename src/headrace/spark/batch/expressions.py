@@ -70,15 +70,12 @@ _OR = ("Or", "LogicalOr")
 
 # These mean more in a regular expression than themselves.
 _PATTERN_CHARACTERS = frozenset(r"\.+*?()|[]{}^$")
-
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _TIMES = range((dt.datetime.min - _EPOCH) // _MICROSECOND, (dt.datetime.max - _EPOCH) // _MICROSECOND)
 """The times that Python and the texts of Spark can express."""
-
 _CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _ALL_DIGITS = Context(prec=100)
-
 _Form: TypeAlias = dict[str, Any]
 Value: TypeAlias = int | float | str | bytes | Decimal
 

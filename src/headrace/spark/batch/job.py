@@ -47,7 +47,6 @@ from headrace.task.metrics import TaskMetrics
 
 _PIECES_AT_ONCE = 8
 """How many pieces go to Spark in one table: it holds all of one in memory."""
-
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 18, 16 << 20
 """How much of a DataFrame a stage takes at once. Spark's own tables have 10,000 rows."""
 
@@ -73,7 +72,6 @@ def _decoded(data: bytes) -> BatchPayload:
 
 
 Tables = Iterable[pa.RecordBatch]
-
 Work = Callable[[BatchPayload, int, Tables], Iterator[Piece]]
 """What is done with the tables of one Spark partition, which has this number."""
 

@@ -65,7 +65,6 @@ from headrace.task.batch import COUNTED, FOR_DRIVER, LEFT, counts_in
 from headrace.task.connections import Connections
 
 FORMAT = 1
-
 State = Literal["begun", "computed", "published"]
 
 
