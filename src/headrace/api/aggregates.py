@@ -17,7 +17,6 @@ from polars.exceptions import PolarsError
 from headrace.api.checks import Declaring, check_function, short
 from headrace.core.errors import DeclarationError
 
-# -- aggregate ---------------------------------------------------------------------------------------
 AggregateKind = Literal[
     "count",
     "sum",

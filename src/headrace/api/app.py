@@ -89,7 +89,6 @@ def _check_record_key(names: tuple[str, ...], schema: Schema, options: Mapping[s
         )
 
 
-# -- app ---------------------------------------------------------------------------------------------
 _DEFAULTS = Settings()
 IDLE_TIMEOUT = "1m"
 """Long enough for writers that restart, short enough that a partition without keys doesn't hold up a live app."""

@@ -66,7 +66,6 @@ def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
         return SecretPlace("file", place)
 
 
-# -- system descriptor -------------------------------------------------------------------------------
 Start = Literal["oldest", "upcoming"]
 NewColumns = Literal["refuse", "add"]
 
@@ -553,7 +552,6 @@ def format_of(format: object) -> FormatSpec:
     return FormatSpec(one_of("format", format, FormatName))
 
 
-# -- object store ------------------------------------------------------------------------------------
 def object_store(
     url: str, *, endpoint: str | None = None, region: str | None = None, bandwidth: str | None = None
 ) -> ObjectPlace:

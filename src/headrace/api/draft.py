@@ -48,7 +48,6 @@ from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec
 
-# -- draft -------------------------------------------------------------------------------------------
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 Sample = int | Mapping[str, Rows]
 Preview = Callable[[str, int, Sample], pl.DataFrame]
@@ -58,14 +57,11 @@ class Draft:
     """A graph under construction; each app has one."""
 
     def __init__(self, app: str, settings: Settings, location: Location, preview: Preview) -> None:
-        self.app = app
-        self.settings = settings
-        self.location = location
+        self.app, self.settings, self.location, self.preview = app, settings, location, preview
         self.nodes: dict[str, Node] = {}
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
-        self.preview = preview
         self.default_system = settings.internal_system()
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, tuple[str, Location]] = {}
@@ -352,8 +348,7 @@ class Output:
     """
 
     def __init__(self, draft: Draft, id_: str) -> None:
-        self.draft = draft
-        self.id = id_
+        self.draft, self.id = draft, id_
 
     @property
     def spec(self) -> StreamSpec:
@@ -387,8 +382,7 @@ class Table:
     """
 
     def __init__(self, draft: Draft, id_: str) -> None:
-        self.draft = draft
-        self.id = id_
+        self.draft, self.id = draft, id_
 
     @property
     def spec(self) -> TableSpec:
@@ -483,7 +477,6 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     return tuple(wanted.columns)
 
 
-# -- freeze ------------------------------------------------------------------------------------------
 def freeze(draft: Draft) -> Graph:
     """The graph of an app; later declarations don't change it."""
     for id_, location in draft.windows_without_aggregates.items():
@@ -580,7 +573,6 @@ def _dead_letters(
     return replace(spec, schema=schema)
 
 
-# -- cutting -----------------------------------------------------------------------------------------
 def cut_behind(draft: Draft, node: str, output: str) -> Graph:
     """A graph of the steps that ``node`` needs, with an ``output`` for its results. The draft doesn't change."""
     last, location = draft.nodes[node], draft.nodes[node].location

@@ -79,7 +79,6 @@ def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> 
     return dead_letter.id
 
 
-# -- flow --------------------------------------------------------------------------------------------
 class Flow:
     """A point of the app where messages flow: a node of the draft, its schema and its event time."""
 
@@ -87,10 +86,8 @@ class Flow:
 
     def __init__(self, draft: Draft, node: str, schema: Schema, time: Time) -> None:
         """Only ``app.input`` and the methods of this class call this."""
-        self.draft = draft
-        self.node = node
-        self._schema = schema
-        self._time = time
+        self.draft, self.node = draft, node
+        self._schema, self._time = schema, time
 
     @property
     def schema(self) -> Schema:
@@ -272,7 +269,6 @@ def _check_same_app(what: str, theirs: Draft, ours: Draft) -> None:
         )
 
 
-# -- mapped ------------------------------------------------------------------------------------------
 class MappedFlow(Flow):
     """A flow with the operators for single messages."""
 
@@ -487,7 +483,6 @@ class MappedFlow(Flow):
             return self._project("rename", exprs, {}, here, keep=False)
 
 
-# -- windowed ----------------------------------------------------------------------------------------
 S = TypeVar("S", bound=Flow)
 
 

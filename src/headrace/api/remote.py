@@ -56,7 +56,6 @@ def _check_count(what: str, value: object, most: int | None = None) -> None:
         raise DeclarationError(f"{what}={value!r} is not a whole number from 1 {upto}")
 
 
-# -- remote ------------------------------------------------------------------------------------------
 OnWrite = Literal["through", "around"]
 FOREVER = Retry(None, 100, 30_000)
 """The default for remote tables: tasks wait until the table answers again, and lose nothing."""

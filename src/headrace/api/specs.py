@@ -27,7 +27,6 @@ from headrace.stores.snapshots import ObjectPlace
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec, home_log
 
-# -- settings ----------------------------------------------------------------------------------------
 Durability = Literal["commit", "process"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 LostResults = Literal["refuse", "accept"]

@@ -28,7 +28,6 @@ from headrace.core.metrics import SECONDS, Cell, Kind, entered
 from headrace.rows.schema import Schema
 from headrace.stores.records import RecordStore
 
-# -- tasks -------------------------------------------------------------------------------------------
 TimerAxis = Literal["event", "processing"]
 STORES = "__headrace_stores__"
 """The attribute of an instance that has its stores as attributes, by the names of their declarations."""

@@ -27,7 +27,6 @@ from headrace.core.clock import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 
 
-# -- windows -----------------------------------------------------------------------------------------
 def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
     """Windows of one ``size``, one after the other: every message is in exactly one of them.
 

@@ -27,7 +27,6 @@ from headrace.plan.partitions import fillers_of_versions
 from headrace.plan.passes import inputs_with_a_say, untimed_inputs
 
 
-# -- chain plan --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesPlan:
     """The tables of a stage. ``by_record``: those that low-level tasks read and write record by record."""
@@ -88,7 +87,13 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
             ),
         ),
         fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
-        unjoined_versions=_unjoined_versions(graph, stage),
+        unjoined_versions={
+            id_: tuple(writer.id for writer in writers)
+            for id_ in stage.tables
+            if graph.tables[id_].versions_ms is not None
+            and (writers := graph.writers_of(id_))
+            and not graph.joins_of(id_)
+        },
         time_of_task=inputs_with_a_say(graph, stage.nodes),
         needed={id_: plan.needed.get(id_) for id_ in nodes},
         target_keys={id_: key for id_, key in keys.items() if key},
@@ -100,14 +105,6 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
         order=order_of(graph, stage.nodes),
     )
-
-
-def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, ...]]:
-    return {
-        id_: tuple(writer.id for writer in writers)
-        for id_ in stage.tables
-        if graph.tables[id_].versions_ms is not None and (writers := graph.writers_of(id_)) and not graph.joins_of(id_)
-    }
 
 
 def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
@@ -125,7 +122,6 @@ def _readers(plan: Plan, table: str) -> int:
     return max(1, sum(len(stage.tasks) for stage in plan.stages if joins & set(stage.nodes)))
 
 
-# -- ownership ---------------------------------------------------------------------------------------
 def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None:
     """The columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
     graph = plan.graph

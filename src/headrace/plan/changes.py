@@ -85,14 +85,11 @@ class Changes:
         refused = self.of(Verdict.REFUSED)
         if not refused:
             return
-        what = "doesn't match its kept state"
-        if all(change.outside for change in refused):
-            what = "can't write its outputs"
+        foreign = all(change.outside for change in refused)
+        what = "can't write its outputs" if foreign else "doesn't match its kept state"
         lines = [f"  {change.what}: {change.why}" for change in refused]
         flags = list(dict.fromkeys(change.flag for change in refused if change.flag is not None))
-        hint = "undo the change"
-        if flags:
-            hint += f", or accept the loss: {' '.join(flags)}"
+        hint = "undo the change" + (f", or accept the loss: {' '.join(flags)}" if flags else "")
         raise PlanError(f"this version of the app {what}:\n" + "\n".join(lines), hint=hint)
 
 
@@ -185,8 +182,7 @@ def _compare(new: Inventory, heritage: Heritage) -> Iterator[Change]:
     for stage, part in new.parts():
         yield _judged(stage, part, heritage, new)
     for record in before.stages.values():
-        heirs = new.stages.get(record.stage)
-        yield from _left(record, heirs, new, heritage, streams)
+        yield from _left(record, new.stages.get(record.stage), new, heritage, streams)
 
 
 def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) -> Change:
@@ -288,8 +284,7 @@ def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator
             now = new.stages[record.stage].parts.get(part.id)
             if part.kind != "stream" or not part.reads or now is None:
                 continue
-            known = part.writers
-            more = [name for name, count in now.writers.items() if name in stages and known.get(name, 0) < count]
+            more = [name for name, count in now.writers.items() if name in stages and part.writers.get(name, 0) < count]
             if more:
                 why = f"stage {record.stage!r} reads it, and runs a version that doesn't know {', '.join(more)}"
                 why += f": start stage {record.stage!r} first, with this version"

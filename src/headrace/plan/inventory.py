@@ -34,7 +34,6 @@ from headrace.plan.keys import Partitioning, flow_of, names_of, partitionings
 from headrace.plan.model import Plan, StagePlan, reachable
 from headrace.systems.registry import keeps_rows
 
-# -- shares ------------------------------------------------------------------------------------------
 Partitionings = Mapping[str, Partitioning | None]
 
 
@@ -86,7 +85,6 @@ def _unknown(graph: Graph, stage: StagePlan, flow: str) -> str:
     return f"the key of {names_of(read)} can't be followed to it: a step between them computes other columns"
 
 
-# -- inventory ---------------------------------------------------------------------------------------
 FORMAT = 2
 PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""

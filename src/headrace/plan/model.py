@@ -12,7 +12,6 @@ from headrace.core.ids import SSP, TaskName
 from headrace.protocol.record import Founding
 
 
-# -- model -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
     """A stream with its partition count decided, and the names of the stages that write and read it."""

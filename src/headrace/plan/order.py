@@ -91,9 +91,6 @@ def order_of(graph: Graph, nodes: Sequence[str]) -> Order:
     )
 
 
-# -- what reaches what within a batch
-
-
 def _ancestors(nodes: Mapping[str, Node]) -> dict[str, frozenset[str]]:
     """For each step, what its messages have passed since they were read or became later results, and itself."""
     found: dict[str, frozenset[str]] = {}
@@ -102,8 +99,7 @@ def _ancestors(nodes: Mapping[str, Node]) -> dict[str, frozenset[str]]:
         if node.operator.stream_read is not None:
             mine |= {f"stream {node.operator.stream_read}"}
         for before in node.inputs:
-            later = nodes[before].operator.defers and not isinstance(node.operator, SideOutput)
-            mine |= {f"results of {before}"} if later else found[before]
+            mine |= _entered(nodes, Entry(before, id_, 0), found)
         found[id_] = mine
     return found
 
@@ -185,9 +181,6 @@ def _upstream_first(cores: Sequence[frozenset[str]], before: Ancestors) -> list[
         left.remove(first)
         ordered.append(first)
     return ordered
-
-
-# -- how a meeting takes messages
 
 
 def _meeting(graph: Graph, nodes: Mapping[str, Node], core: frozenset[str], before: Ancestors) -> Meeting:

@@ -31,7 +31,6 @@ from headrace.plan.model import StreamPlan, reachable
 from headrace.systems.base import StreamInfo
 
 
-# -- joins -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
     """The streams, sorted by id, whose messages meet at a node, or in a table that no node joins. At least two."""
@@ -142,7 +141,6 @@ def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...
     return tuple(sorted(s for s in streams if not graph.streams[s].broadcast))
 
 
-# -- partitions --------------------------------------------------------------------------------------
 INTERMEDIATE_PARTITIONS_MAX = 256
 """The cap of rule 3. A setting or a join may ask for more."""
 Facts = Mapping[str, StreamInfo | None]
@@ -150,7 +148,8 @@ Facts = Mapping[str, StreamInfo | None]
 
 def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) -> dict[str, int]:
     """The count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
-    inputs = _input_counts(graph, facts)
+    sources = [spec.id for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+    inputs = {id_: info.partitions for id_ in sources if (info := facts.get(id_)) is not None}
     outputs = _output_counts(graph, facts)
     largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
 
@@ -176,11 +175,6 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
                 hint="write partitions= at an output or partition_by; for an input, use a stream with fewer",
             )
     return counts
-
-
-def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    sources = [spec.id for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
-    return {id_: info.partitions for id_ in sources if (info := facts.get(id_)) is not None}
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
@@ -311,7 +305,6 @@ def _remedy(graph: Graph, left: str, right: str) -> str:
     )
 
 
-# -- slots -------------------------------------------------------------------------------------------
 def check_slots(graph: Graph) -> None:
     slotted = {id_: spec for id_, spec in graph.streams.items() if spec.slots}
     for _, spec in sorted(slotted.items()):

@@ -26,7 +26,6 @@ from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan, reachable
 
-# -- delivery ----------------------------------------------------------------------------------------
 Delivery = Literal["exactly-once", "at-least-once"]
 
 
@@ -49,7 +48,6 @@ def deliveries(graph: Graph, stage: StagePlan) -> dict[str, Delivery]:
     return found | dict.fromkeys(outside, "at-least-once")
 
 
-# -- combining ---------------------------------------------------------------------------------------
 def combined_windows(graph: Graph) -> dict[str, str]:
     """For each intermediate stream with partial results the window to which they belong."""
     if not graph.settings.combine:
@@ -76,7 +74,6 @@ def combined_windows(graph: Graph) -> dict[str, str]:
     return found
 
 
-# -- pruning -----------------------------------------------------------------------------------------
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
     """For each node the columns of its results that another node needs, in order; None means all.
 
@@ -114,7 +111,6 @@ def _needed_by(
     return spec.columns_needed(downstream, has_side_outputs=has_side_outputs)
 
 
-# -- event time --------------------------------------------------------------------------------------
 def check_event_time(graph: Graph) -> None:
     untimed = untimed_inputs(graph)
     for id_ in sorted(untimed):
@@ -164,17 +160,13 @@ def inputs_with_a_say(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
     return tuple(id_ for id_ in timed if feeds_more_than_tables(id_)) or timed or inputs
 
 
-# -- queryable ---------------------------------------------------------------------------------------
-QueryableKind = Literal["local", "global", "remote", "store"]
-
-
 @dataclass(frozen=True, slots=True)
 class Queryable:
     """Rows by key that each task of a stage keeps, as ``kept_as``: a table, or a store of a low-level task."""
 
     id: str
     kept_as: str
-    kind: QueryableKind
+    kind: Literal["local", "global", "remote", "store"]
     columns: Mapping[str, pl.DataType]
     key: tuple[str, ...]
     ttl_ms: int | None = None

@@ -43,7 +43,6 @@ from headrace.rows.schema import Schema
 from headrace.systems.registry import keeps_rows
 
 
-# -- render ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedOperator:
     """An operator other than an input. ``before`` and ``after`` name operators of its stage."""
@@ -340,15 +339,6 @@ def to_text(plan: RenderedPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _to_html(plan: RenderedPlan) -> str:
-    pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
-    for title, rows in _parts(plan):
-        pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
-        pieces += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-        pieces.append("</table>")
-    return f"<div>{''.join(pieces)}</div>"
-
-
 def _summary(plan: RenderedPlan) -> str:
     by_container = ", one task for each container" if plan.grouping == "container" else ""
     stages, tasks = counted(len(plan.stages), "stage"), counted(plan.tasks(), "task")
@@ -443,7 +433,6 @@ def _aligned(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-# -- readable ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadablePlan(Plan):
     """A plan whose ``str`` is the text of ``App.explain``, and which a notebook shows as tables."""
@@ -457,7 +446,13 @@ class ReadablePlan(Plan):
         return to_text(render(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return _to_html(render(self))
+        plan = render(self)
+        pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
+        for title, rows in _parts(plan):
+            pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
+            pieces += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+            pieces.append("</table>")
+        return f"<div>{''.join(pieces)}</div>"
 
 
 # -- document ----------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from headrace.plan.model import StagePlan, TaskPlan, a_cycle, reachable, topolog
 from headrace.plan.partitions import fillers_of_versions
 
 
-# -- stages ------------------------------------------------------------------------------------------
 def cut_stages(
     graph: Graph, heritage: Heritage = NO_HERITAGE, tasks: Callable[[StagePlan], int] = lambda stage: 0
 ) -> tuple[StagePlan, ...]:
@@ -53,7 +52,8 @@ def _cut(graph: Graph) -> list[StagePlan]:
     """The stages in any order; some still feed themselves if the app can't be planned."""
     flows = _flows(graph)
     stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
-    in_a_loop = _in_a_loop(stages)
+    after = _downstream(stages)
+    in_a_loop = [s for s in stages if any(s.name in reachable(name, after.__getitem__) for name in after[s.name])]
     parts = (part for stage in in_a_loop for part in _parts(graph, stage, flows))
     return [stage for stage in stages if stage not in in_a_loop] + [_stage(graph, part) for part in parts]
 
@@ -99,15 +99,6 @@ def _downstream(stages: Iterable[StagePlan]) -> dict[str, list[str]]:
     return {
         stage.name: sorted(after.name for after in stages if set(stage.outputs) & set(after.inputs)) for stage in stages
     }
-
-
-def _in_a_loop(stages: Sequence[StagePlan]) -> list[StagePlan]:
-    downstream = _downstream(stages)
-    return [
-        stage
-        for stage in stages
-        if any(stage.name in reachable(after, downstream.__getitem__) for after in downstream[stage.name])
-    ]
 
 
 def _neighbours(graph: Graph) -> dict[str, set[str]]:
@@ -205,7 +196,6 @@ def _table_in_the_way(graph: Graph, loop: Iterable[StagePlan]) -> str | None:
     return None
 
 
-# -- tasks -------------------------------------------------------------------------------------------
 PRODUCER_MAX = 2**31 - 1
 
 

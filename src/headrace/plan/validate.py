@@ -23,7 +23,12 @@ Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
 
 
 def check_graph(graph: Graph) -> None:
-    _check_settings(graph)
+    count = graph.settings.intermediate_partitions
+    if count is not None and count < 1:
+        raise PlanError(
+            f"app {graph.app!r} sets intermediate_partitions to {count} ({graph.location})",
+            hint="give a number of at least 1, or leave it out",
+        )
     for node in _sorted(graph.nodes.values()):
         _check_references(graph, node)
     if not any(spec.role is Role.SOURCE for spec in graph.streams.values()) or not input_nodes(graph):
@@ -68,15 +73,6 @@ def other_count(spec: StreamSpec, found: int) -> PlanError:
 def _sorted(things: Iterable[Declared]) -> list[Declared]:
     """By id, so that the first reported mistake doesn't depend on the order of declaration."""
     return sorted(things, key=lambda thing: thing.id)
-
-
-def _check_settings(graph: Graph) -> None:
-    count = graph.settings.intermediate_partitions
-    if count is not None and count < 1:
-        raise PlanError(
-            f"app {graph.app!r} sets intermediate_partitions to {count} ({graph.location})",
-            hint="give a number of at least 1, or leave it out",
-        )
 
 
 def _check_references(graph: Graph, node: Node) -> None:

@@ -152,30 +152,28 @@ def _line(record: logging.LogRecord) -> LogLine:
 
 
 # -- metering ----------------------------------------------------------------------------------------
-OF_COUNTERS = MappingProxyType(
-    {
-        "late": "headrace_late_messages_total",
-        "skipped": "headrace_skipped_messages_total",
-        "failed_skipped": "headrace_failed_messages_total",
-        "dead_lettered": "headrace_dead_lettered_messages_total",
-        "duplicates": "headrace_duplicate_frames_total",
-        "lost": "headrace_lost_messages_total",
-        "gaps": "headrace_gaps_total",
-        "misplaced": "headrace_misplaced_messages_total",
-        "backfilled": "headrace_backfilled_messages_total",
-        "silenced": "headrace_silenced_messages_total",
-        "rollbacks": "headrace_rollbacks_total",
-        "calls": "headrace_calls_total",
-        "call_failures": "headrace_call_failures_total",
-        "call_retries": "headrace_call_retries_total",
-        "call_timeouts": "headrace_call_timeouts_total",
-        "cache_hits": "headrace_call_cache_hits_total",
-        "cache_misses": "headrace_call_cache_misses_total",
-        "timers_fired": "headrace_timers_fired_total",
-        "timers_dropped": "headrace_timers_dropped_total",
-        "commits_asked_for": "headrace_checkpoints_asked_for_total",
-    }
-)
+OF_COUNTERS: Mapping[str, str] = {
+    "late": "headrace_late_messages_total",
+    "skipped": "headrace_skipped_messages_total",
+    "failed_skipped": "headrace_failed_messages_total",
+    "dead_lettered": "headrace_dead_lettered_messages_total",
+    "duplicates": "headrace_duplicate_frames_total",
+    "lost": "headrace_lost_messages_total",
+    "gaps": "headrace_gaps_total",
+    "misplaced": "headrace_misplaced_messages_total",
+    "backfilled": "headrace_backfilled_messages_total",
+    "silenced": "headrace_silenced_messages_total",
+    "rollbacks": "headrace_rollbacks_total",
+    "calls": "headrace_calls_total",
+    "call_failures": "headrace_call_failures_total",
+    "call_retries": "headrace_call_retries_total",
+    "call_timeouts": "headrace_call_timeouts_total",
+    "cache_hits": "headrace_call_cache_hits_total",
+    "cache_misses": "headrace_call_cache_misses_total",
+    "timers_fired": "headrace_timers_fired_total",
+    "timers_dropped": "headrace_timers_dropped_total",
+    "commits_asked_for": "headrace_checkpoints_asked_for_total",
+}
 """The metric of each counter of a task that is shown as it is."""
 
 
@@ -412,14 +410,12 @@ def _time(watermark: int) -> int | None:
 # -- container session -------------------------------------------------------------------------------
 _log = logger(__name__)
 FILES_A_TASK = 2
-"""At least: a lock, and until the first commit an input in a log. Other files of logs are shared; a database takes ten
-more."""
+"""At least: a lock, and until the first commit an input in a log. A database takes ten more."""
 TASKS_MEASURED = 5000
 """The largest number of tasks in one container that was tried."""
 STATUS_MS_MAX = 5000.0
 STATUS_MS_A_TASK = 25.0
-"""The maximum age of an idle task's status, and so of the ages and lags in it. It grows with the number of tasks, so
-that idle tasks cost no more than 40 statuses a second."""
+"""The maximum age of an idle task's status grows with the number of tasks: they cost at most 40 statuses a second."""
 
 
 class _Link(Protocol):
@@ -446,9 +442,7 @@ class ContainerSession:
 
         ``left`` are the last words of former incarnations here. ``outbox`` has log lines for the driver.
         """
-        self._link = link
-        self._outbox = outbox or LogOutbox()
-        self.number = container
+        self._link, self._outbox, self.number = link, outbox or LogOutbox(), container
         self._clock = WallClock()
         self.incarnation = uuid.uuid4().hex
         self.assignment = link.register(
@@ -604,8 +598,6 @@ class ContainerSession:
             self._standbys.order([])
         self._container.stop()
 
-    # -- inside
-
     def _doing(self, now: float, observed_ms: float) -> Doing:
         work, runs_in = self._at_work.now, self._runs_in
         blocked = self._blocked(now)
@@ -622,10 +614,7 @@ class ContainerSession:
         )
 
     def _starting(self) -> list[TaskStatus]:
-        return [
-            TaskStatus(name=grant.name, state="starting", generation=grant.generation)
-            for grant in self.assignment.tasks
-        ]
+        return [TaskStatus(name=g.name, state="starting", generation=g.generation) for g in self.assignment.tasks]
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()

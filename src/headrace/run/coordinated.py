@@ -217,7 +217,6 @@ class SlotDealing(WorkerThread):
             self._coordinator.order_slots(one, reports, orders)
 
 
-# -- place keeping -----------------------------------------------------------------------------------
 PLACES_LOOK_S = 2.0
 
 
@@ -270,7 +269,6 @@ class PlaceKeeping(RepeatedStep):
         self.step()
 
 
-# -- coordinated -------------------------------------------------------------------------------------
 @contextmanager
 def coordinated(
     planned: Plan,

@@ -114,7 +114,6 @@ def table_of_series(series: Sequence[Series]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-# -- run arguments -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """How to run an app. Without ``stages``, all of them run. ``savepoint`` is taken at the end.
@@ -431,8 +430,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
-
-    # -- inside
 
     def _perform(self) -> None:
         try:

@@ -213,7 +213,6 @@ def whole(name: str, text: str | None, lowest: int) -> int | None:
     return int(text)
 
 
-# -- arrow rows --------------------------------------------------------------------------------------
 ROWS_PER_BATCH = 32_768
 """The most rows of one Arrow batch. Spark holds a few batches of each task at a time."""
 
@@ -279,9 +278,7 @@ class Part(InputPartition):
 
     def __init__(self, partition: int, start: Place, end: Offset) -> None:
         super().__init__(partition)
-        self.partition = partition
-        self.start = start
-        self.end = end
+        self.partition, self.start, self.end = partition, start, end
 
 
 class StreamSource:
@@ -498,7 +495,6 @@ def _height(frame: Frame) -> int:
         raise FrameError(f"{frame.where}: the body is not an Arrow batch: {error}") from error
 
 
-# -- table reading -----------------------------------------------------------------------------------
 OPTION = "table"
 _OPTIONS = (OPTION, "home")
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# -- data source -------------------------------------------------------------------------------------
 class HeadraceDataSource(DataSource):
     """Streams and tables as DataFrames, and DataFrames into streams."""
 
@@ -79,7 +78,6 @@ class HeadraceDataSource(DataSource):
         return given | {"home": str(home_of(given.get("home") or self.home).absolute())}
 
 
-# -- registering -------------------------------------------------------------------------------------
 def register(spark: SparkSession, home: str | Path | None = None) -> None:
     """Make the format ``headrace`` known to the session ``spark``.
 
@@ -107,7 +105,6 @@ def register(spark: SparkSession, home: str | Path | None = None) -> None:
     spark.dataSource.register(type("HeadraceDataSource", (HeadraceDataSource,), {"home": there}))
 
 
-# -- frames ------------------------------------------------------------------------------------------
 def read_frame(name: str, *, committed: bool, home: Path) -> Any:
     """A DataFrame over a stream of the log in ``home``. Spark reads it when it is used, in its own processes."""
     session = _session()

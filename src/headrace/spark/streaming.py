@@ -193,7 +193,6 @@ def _shares(limit: ReadLimit, backlogs: Sequence[int]) -> list[int] | None:
     return [ceil(limit.max_rows * backlog / total) for backlog in behind]
 
 
-# -- stream writing ----------------------------------------------------------------------------------
 class StreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream``: a version for each batch, under the option ``writer`` or the name of the query."""
 

@@ -197,7 +197,6 @@ def _damaged(path: Path, what: str) -> CorruptLogError:
     )
 
 
-# -- write options -----------------------------------------------------------------------------------
 WRITING: tuple[str, ...] = ("home", "topic", "path", "key", "partitions", "writer", "version", "checkpointLocation")
 """The options of writers. ``path`` is what ``save`` or ``start`` is given."""
 _SPARKS_OWN = ("queryName",)

@@ -31,7 +31,6 @@ from headrace.core.ids import check_id
 from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm, with_types
 
-# -- join --------------------------------------------------------------------------------------------
 JoinHow = Literal["inner", "left", "full"]
 Within = Duration | tuple[Duration, Duration]
 
@@ -232,7 +231,6 @@ def _check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataTy
         )
 
 
-# -- table -------------------------------------------------------------------------------------------
 TableJoinHow = Literal["inner", "left"]
 
 

@@ -20,7 +20,6 @@ from headrace.core.errors import DeclarationError
 from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm
 
-# -- column set --------------------------------------------------------------------------------------
 ColumnSet = frozenset[str] | None
 
 
@@ -44,7 +43,6 @@ def columns_read(exprs: Iterable[pl.Expr]) -> ColumnSet:
     return frozenset(names)
 
 
-# -- spec --------------------------------------------------------------------------------------------
 OnError = Literal["fail", "skip", "dead_letter"]
 
 
@@ -86,8 +84,6 @@ class OperatorSpec:
 
     __slots__ = ()
 
-    # -- in plans
-
     @property
     def kind(self) -> str:
         """The name of the ``Stream`` method that declares it."""
@@ -112,8 +108,6 @@ class OperatorSpec:
     def join_bound_ms(self) -> int | None:
         """How far apart in time two messages can be that it joins."""
         return None
-
-    # -- what it touches
 
     @property
     def stream_read(self) -> str | None:
@@ -155,14 +149,10 @@ class OperatorSpec:
         """Its function may act on the outside world, where a rollback undoes nothing: at-least-once in any app."""
         return False
 
-    # -- time
-
     @property
     def needs_event_time(self) -> bool:
         """It waits for watermarks: without them it would emit nothing, or keep its state, until its input ends."""
         return False
-
-    # -- order
 
     @property
     def row_by_row(self) -> bool:
@@ -183,8 +173,6 @@ class OperatorSpec:
         """The columns of its messages by which it finds a row of its table, of which ``key`` is the key."""
         return key
 
-    # -- state
-
     @property
     def queryable_stores(self) -> tuple[StoreSpec, ...]:
         """The stores that can be queried while the app runs."""
@@ -202,8 +190,6 @@ class OperatorSpec:
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
         """The forms of the rows that it keeps, by store, unless the store says itself; see ``stores.base.misfit``."""
         return {}
-
-    # -- rows and columns
 
     passes_rows = False
     """Its results are rows that it was given, unchanged, perhaps not all of them."""

@@ -28,7 +28,6 @@ from headrace.rows.hashing import hash_rows
 from headrace.rows.schema import Schema
 
 
-# -- columns -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter(OperatorSpec):
     """Keeps the rows for which a Polars expression is true."""

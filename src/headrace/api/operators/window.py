@@ -46,7 +46,6 @@ from headrace.core.errors import DeclarationError
 from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm, described, with_types
 
-# -- window ------------------------------------------------------------------------------------------
 START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
 RESULT_TIME = EventTime(END, -1)
@@ -392,7 +391,6 @@ def _check_deadlines(window: Window) -> None:
                 )
 
 
-# -- deduplicate -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Deduplicate(OperatorSpec):
     """Drops a message whose time is less than ``within_ms`` away from one of its key that was let through."""

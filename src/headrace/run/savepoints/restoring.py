@@ -176,7 +176,12 @@ def restore(restoring: Restoring) -> Outlook:
         outlook = job.outlook()
         job.write()
         timelines.begin(outlook.timeline)
-        _check_still_stopped(restoring, timelines)
+        if find_all(restoring.metadata, app):  # a run that began meanwhile may have read the former timeline
+            timelines.take_back()
+            raise UnavailableError(
+                f"app {app!r} was started while the savepoint was being restored; the restore was undone",
+                hint="stop the app, then restore the savepoint again",
+            )
         forget_endings(restoring.metadata, app)
     _log.info("restored a savepoint", app=app, savepoint=restoring.name, timeline=outlook.timeline.number)
     return outlook
@@ -233,16 +238,6 @@ def forget_endings(metadata: MetadataStore, app: str) -> None:
     """Delete how the runs of the timeline before have ended: an app that had ended may run again."""
     for one in all_ended(metadata, app):
         metadata.delete_if(SPACE, one.key, one.version)
-
-
-def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
-    """A run that began meanwhile may have read which timeline is current before that was changed."""
-    if find_all(restoring.metadata, restoring.app):
-        timelines.take_back()
-        raise UnavailableError(
-            f"app {restoring.app!r} was started while the savepoint was being restored; the restore was undone",
-            hint="stop the app, then restore the savepoint again",
-        )
 
 
 def tasks_in(inventory: Inventory) -> list[TaskName]:

@@ -244,11 +244,8 @@ class BatchJob:
         self, spark: SparkSession, plan: Plan, payload: bytes, given: Mapping[str, DataFrame], *, seam: bool = False
     ) -> None:
         """``seam``: all tasks leave their state, also those whose inputs are all given."""
-        self._spark = spark
-        self._plan = plan
-        self._payload = payload
-        self._given = given
-        self._seam = seam
+        self._spark, self._plan, self._payload = spark, plan, payload
+        self._given, self._seam = given, seam
         self._readers = readers_of(plan)
         self._stages: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
