@@ -52,8 +52,7 @@ _Served = tuple[tuple[str, str], Callable[[bytes], bytes]]
 class CallSender(Protocol):
     """What sends a call and returns its answer."""
 
-    def send(self, call: Declared[_A], message: Message | None) -> _A:
-        """Send the message as the body of the call."""
+    def send(self, call: Declared[_A], message: Message | None) -> _A: ...
 
 
 @dataclass(frozen=True, slots=True)

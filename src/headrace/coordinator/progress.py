@@ -24,10 +24,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
 
 import msgspec
-from typing_extensions import override
 
 from headrace.api.specs import DRAIN_TIMEOUT_MS, HUNG_AFTER_MS
 from headrace.coordinator import messages
@@ -38,21 +36,9 @@ from headrace.core.ids import TaskName
 _REPORTS = 3
 
 
-class Watch(Protocol):
-    """Checks the newest reports, repeatedly."""
-
-    def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
-        """Return whether the run has read everything that existed, and its results include it."""
-
-
-def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> Watch:
-    return ExactlyOnce() if guarantee == "exactly_once" else AtLeastOnce(stages)
-
-
-class ExactlyOnce(Watch):
+class ExactlyOnce:
     """Compares versions, and keeps no state."""
 
-    @override
     def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         open_ = [task for task in tasks.values() if task.state != "finished"]
         versions = [task.caught_up for task in open_ if task.caught_up is not None]
@@ -78,13 +64,12 @@ class _Stage:
     generations: list[int] = field(default_factory=list)
 
 
-class AtLeastOnce(Watch):
+class AtLeastOnce:
     """Follows the stages downstream. A restarted task resets the stages after its own."""
 
     def __init__(self, stages: Sequence[Sequence[TaskName]]) -> None:
         self._stages = [_Stage(tasks) for tasks in stages]
 
-    @override
     def caught_up(self, tasks: Mapping[TaskName, messages.TaskStatus]) -> bool:
         for number, stage in enumerate(self._stages):
             statuses = [tasks[name] for name in stage.tasks]
@@ -107,6 +92,11 @@ class AtLeastOnce(Watch):
         if wave.reports < _REPORTS and status.uptime_ms != wave.uptime_ms:
             wave.reports, wave.uptime_ms, wave.version = wave.reports + 1, status.uptime_ms, _version(status)
         return wave.reports == _REPORTS and status.caught_up is not None and status.caught_up > wave.version
+
+
+def watch(stages: Sequence[Sequence[TaskName]], guarantee: str) -> ExactlyOnce | AtLeastOnce:
+    """What says of the newest reports, repeatedly, whether the run has ``caught_up``."""
+    return ExactlyOnce() if guarantee == "exactly_once" else AtLeastOnce(stages)
 
 
 def _version(task: messages.TaskStatus) -> int:
@@ -151,9 +141,9 @@ class CallLimits:
 
     def gave_up_drain(self, waits: Sequence[str]) -> messages.ErrorReport:
         more = [f"{len(waits) - _NAMED_MAX} more containers"] if len(waits) > _NAMED_MAX else []
+        named = "; ".join([*waits[:_NAMED_MAX], *more])
         error = UserFunctionError(
-            f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: "
-            f"{'; '.join([*waits[:_NAMED_MAX], *more])}",
+            f"the drain didn't end within {format_ms(self.drain_timeout_ms)}: {named}",
             hint="the next run repeats what isn't committed; make functions faster, or raise drain_timeout",
         )
         return messages.ErrorReport.of(error, with_traceback=False)
@@ -162,11 +152,9 @@ class CallLimits:
         done = "it was killed and starts again" if self.replaced else "the app ends"
         ours = call.what == "run loop"
         what = "turn" if ours else "call"
-        help_ = (
-            "check the load of the machine and its disks"
-            if ours
-            else "add a timeout to the call that the function waits for"
-        )
+        help_ = "add a timeout to the call that the function waits for"
+        if ours:
+            help_ = "check the load of the machine and its disks"
         return messages.ErrorReport(
             type="InfrastructureError" if ours else "UserFunctionError",
             message=f"container {container} on {host} has been in one {what} for more than "

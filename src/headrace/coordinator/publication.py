@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from headrace.coordinator import messages
 from headrace.coordinator.address import FORMAT, Address, this_machine
-from headrace.coordinator.messages import AppStatus, ErrorReport
 from headrace.core.clock import WallClock
 from headrace.core.errors import (
     FencedError,
@@ -31,7 +30,7 @@ from headrace.core.errors import (
     UnavailableError,
     UsageError,
 )
-from headrace.core.files import UNREADABLE
+from headrace.core.files import UNREADABLE, format_of
 from headrace.core.log import logger
 from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version
@@ -42,11 +41,6 @@ METRICS_TOKEN_VARIABLE = "HEADRACE_METRICS_TOKEN"  # noqa: S105 - the name of on
 _log = logger(__name__)
 
 
-class _Format(msgspec.Struct, frozen=True):
-    format: int
-
-
-_FORMAT_DECODER = msgspec.json.Decoder(_Format)
 _DECODER = msgspec.json.Decoder(Address)
 
 
@@ -134,7 +128,7 @@ def _entries(metadata: MetadataStore, app: str | None, kind: str) -> Iterator[tu
 def _decoded(metadata: MetadataStore, key: str, entry: Entry) -> Address:
     where = f"the address of a running app in the metadata store {metadata.place} ({SPACE}: {key})"
     try:
-        found = _FORMAT_DECODER.decode(entry.value).format
+        found = format_of(entry.value)
         if found == FORMAT:
             return _DECODER.decode(entry.value)
     except UNREADABLE as error:
@@ -270,7 +264,8 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
     for run in all_running(metadata, app):
         if set(run.address.stages).isdisjoint(stages):
             continue
-        if not _is_gone(metadata, run):
+        found = run.address.look()
+        if not (found == "gone" or (found == "out of reach" and _shows_no_life(metadata, run))):
             raise UsageError(
                 f"app {app!r} is already running {run.address.deployment}: {run.address.driver}, says {metadata.place}",
                 hint="stop that run first (deployments of one app need different stages)",
@@ -283,18 +278,10 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
     return changes
 
 
-def _is_gone(metadata: MetadataStore, run: Running) -> bool:
-    found = run.address.look()
-    return found == "gone" or (found == "out of reach" and _shows_no_life(metadata, run))
-
-
 def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
     """Watch the entry of a driver on another machine, using only this machine's clock."""
-    _log.warning(
-        "a driver on another machine doesn't answer; waiting for a sign of life",
-        driver=run.address.driver,
-        seconds=LOST_S,
-    )
+    what = "a driver on another machine doesn't answer; waiting for a sign of life"
+    _log.warning(what, driver=run.address.driver, seconds=LOST_S)
     end, never = time.monotonic() + LOST_S, threading.Event()
     while time.monotonic() < end:
         entry = metadata.get(SPACE, run.key)
@@ -328,7 +315,7 @@ def _last_status(address: Address, state: messages.AppState, what: str, hint: st
         stages=[],
         tasks=[],
         containers=[],
-        error=ErrorReport.of(error, with_traceback=False),
+        error=messages.ErrorReport.of(error, with_traceback=False),
     )
 
 
@@ -338,7 +325,7 @@ _SOON_S = 2.0
 class DeploymentStatus(NamedTuple):
     """The status of a deployment, and where it is if its driver answers."""
 
-    status: AppStatus
+    status: messages.AppStatus
     address: Address | None = None
 
 

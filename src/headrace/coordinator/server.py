@@ -612,7 +612,7 @@ class Coordinator:
         with self._changed:
             notes = self._ledger.take_notes()
         app = self._ledger.app
-        for note in notes:
+        for note in notes:  # without the lock, because writing a log line may block
             if note.level == "info":
                 _log.info(note.what, app=app, container=note.container, **note.fields)
             elif note.container is None:

@@ -112,7 +112,6 @@ def format_ms(ms: int) -> str:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def utc_text(ms: int) -> str:
@@ -127,7 +126,7 @@ def utc_text(ms: int) -> str:
 
 def moment_ms(moment: datetime) -> int:
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MILLISECOND
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_moment(text: str) -> tuple[int, bool]:

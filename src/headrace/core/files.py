@@ -267,6 +267,15 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 UTF-8 and for JSON that is nested too deeply."""
 
 
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+def format_of(data: bytes) -> int:
+    """The ``format`` of a record whose other fields may be unknown. Raises one of ``UNREADABLE``."""
+    return msgspec.json.decode(data, type=_Format).format
+
+
 class _Record(Protocol):
     @property
     def format(self) -> int: ...

@@ -36,9 +36,8 @@ class SecretOptions:
         return f"{type(self).__name__}({shown})"
 
     def clean(self, message: str) -> str:
-        return _without(
-            {value for _, value in self.pairs if len(value) > 5}, message
-        )  # others are switches and numbers
+        long = {value for _, value in self.pairs if len(value) > 5}  # others are switches and numbers
+        return _without(long, message)
 
 
 def _without(secrets: Collection[str], message: str) -> str:

@@ -33,6 +33,7 @@ import msgspec
 from headrace.core.errors import DataError, InfrastructureError, UnavailableError, UsageError
 from headrace.core.files import (
     UNREADABLE,
+    format_of,
     make_private,
     make_private_folder,
     open_private,
@@ -345,10 +346,6 @@ class _Founding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     silent_until: tuple[_Silence, ...] = ()
 
 
-class _Format(msgspec.Struct, frozen=True):
-    format: int
-
-
 _DECODER = msgspec.json.Decoder(_Founding)
 
 
@@ -370,7 +367,7 @@ def encode_founding(founding: Founding, stage: str) -> bytes:
 
 def decode_founding(data: bytes, folder: Path) -> Founding:
     try:
-        found = msgspec.json.decode(data, type=_Format).format
+        found = format_of(data)
         if found != FORMAT:
             raise DataError(
                 f"the initial state of tasks in {folder} has format {found}; this version of Headrace reads {FORMAT}",

@@ -20,12 +20,12 @@ from types import MappingProxyType
 import msgspec
 
 from headrace.core.errors import DataError, UsageError
-from headrace.core.files import UNREADABLE
+from headrace.core.files import UNREADABLE, format_of
 from headrace.core.frame import END_VERSION
 from headrace.core.ids import MAX_PARTITIONS, Offset, TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.stages import producer_ids
-from headrace.protocol.record import CommitRecord, Donor, Founding, OutputSeq
+from headrace.protocol.record import CommitRecord, Donor, Founding
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
 Commits = Mapping[TaskName, CommitRecord]
@@ -322,17 +322,13 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
         generation=0,
         version=restored.version,
         next_version=END_VERSION if ended else restored.version + 1,
-        outputs=() if latest is None else _outputs(restored, latest),
+        # Intermediate streams are new; those of the timeline before are left alone.
+        outputs=tuple(one for one in (latest.outputs if latest else ()) if one.stream not in restored.former_streams),
         sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
     )
-
-
-def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
-    # Intermediate streams are new; those of the timeline before are left alone.
-    return tuple(entry for entry in latest.outputs if entry.stream not in restored.former_streams)
 
 
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
@@ -400,12 +396,8 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
             tasks |= {str(TaskName(stage, n)): _agreed(said) for n in range(totals[stage])}
     for stage in totals.keys() & restored.inventory.stages.keys():  # some may have been added after the savepoint
         totals[stage] = max(totals[stage], restored.inventory.stages[stage].tasks)
-    return msgspec.structs.replace(
-        partition,
-        stream_id=restored.streams.get(partition.stream_id, partition.stream_id),
-        total_tasks=totals,
-        tasks=tasks,
-    )
+    stream = restored.streams.get(partition.stream_id, partition.stream_id)
+    return msgspec.structs.replace(partition, stream_id=stream, total_tasks=totals, tasks=tasks)
 
 
 def _agreed(parts: Sequence[Progress]) -> Progress:
@@ -484,7 +476,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @classmethod
     def decode(cls, data: bytes, where: str) -> Manifest:
         try:
-            found = msgspec.json.decode(data, type=_Format).format
+            found = format_of(data)
             if found != FORMAT:
                 raise DataError(
                     f"{where} is a savepoint of format {found}; this version of Headrace reads {FORMAT}",
@@ -496,10 +488,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 f"{where} isn't the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
                 hint="export the savepoint again from its home",
             ) from error
-
-
-class _Format(msgspec.Struct, frozen=True):
-    format: int
 
 
 _DECODER = msgspec.json.Decoder(Manifest)

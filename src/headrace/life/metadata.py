@@ -217,10 +217,6 @@ _SLOW_S = 0.5
 """Waiting longer than this for the write lock is worth a log line."""
 
 
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-
 class SqliteMetadata(MetadataStore):
     """A handle on the file. Threads may share it; a forked process has to open its own."""
 
@@ -346,12 +342,12 @@ class SqliteMetadata(MetadataStore):
     def _explained(self, action: str, error: sqlite3.Error) -> HeadraceError:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without the extended part
         what = f"can't {action} the metadata store {self._path}"
-        if code in _BUSY:
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return UnavailableError(
                 f"{what}: another process has held its lock for {self._busy_timeout_ms} ms",
                 hint="find the process that holds the lock (a stuck command, a backup); then try again",
             )
-        if code in _DAMAGED:
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return DataError(
                 f"{what}: the file is damaged or isn't an SQLite file ({error})",
                 hint="restore it from a backup, because a new file would issue generations a second time",

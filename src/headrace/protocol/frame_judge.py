@@ -23,16 +23,15 @@ ones are buffered (SEP-10's solution 3), so that commit V contains no effect of 
 
 An upstream task may be late: down, slow or cut off, while others have closed versions above C. After a while the host
 has it *set aside*, and this task commits the others' versions without it. A commit must not contain what the upstream
-task hasn't committed, so from then on only frames labelled up to ``closed`` are processed: the upstream task has
-committed these, because it labels frames L only when it has committed the versions below. Later ones are buffered. If a
-frame above ``closed`` has been processed since C, this task rolls back and leaves it out (SEP-10: "skip, seek back and
-reconsume", for one producer). The upstream task is waited for again when a checkpoint or restore of it closes what the
-others had closed by then, and C. A label alone isn't enough: after the rollback, the same frames come again, and the
-same wait would follow, forever.
+task hasn't committed, so from then on only its frames labelled up to ``closed`` are processed, later ones are buffered,
+and if one above ``closed`` has been processed since C, this task rolls back and leaves it out (SEP-10: "skip, seek back
+and reconsume", for one producer). The upstream task is waited for again when a checkpoint or restore of it closes what
+the others had closed by then, and C. A label alone isn't enough: after the rollback, the same frames come again, and
+the same wait would follow, forever.
 
-Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
-may survive it. So what comes after a gap is dropped, and only a checkpoint or restore frame that says that the missing
-frames were committed is an error. Until then ``closed`` doesn't rise, so this task commits nothing that lacks them.
+Frames that no commit covers may be missing after a power cut, and later ones may be there. So what comes after a gap is
+dropped, and only a checkpoint or restore frame that says that the missing frames were committed is an error. Until then
+``closed`` doesn't rise, so this task commits nothing that lacks them.
 
 ``RULES`` is the judgement: the first row whose kinds and guard match decides. Most frames are the next of a known
 generation, in turn, not void and not early: the last row but one. ``receive`` tests for that case first.

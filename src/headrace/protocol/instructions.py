@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -169,43 +170,12 @@ class Stop(msgspec.Struct, frozen=True):
     error: HeadraceError
 
 
-Instruction = (
-    TakeGeneration
-    | AppendAbort
-    | ReadChangelog
-    | Resume
-    | Found
-    | SendControl
-    | ScanAhead
-    | Feed
-    | Finish
-    | Keep
-    | FlushOutputs
-    | AppendChanges
-    | AppendCommit
-    | WriteLocal
-    | Report
-    | ReleaseOrders
-    | End
-    | Stop
-)
-
 Plain = (
-    Found
-    | Resume
-    | SendControl
-    | ScanAhead
-    | Feed
-    | Finish
-    | FlushOutputs
-    | AppendChanges
-    | WriteLocal
-    | Report
-    | ReleaseOrders
-    | Keep
-)
+    Found | Resume | SendControl | ScanAhead | Feed | Finish | Keep
+    | FlushOutputs | AppendChanges | WriteLocal | Report | ReleaseOrders
+)  # fmt: skip
 """The instructions that have no answer: the host performs them, and that is all."""
-
+Instruction = Plain | TakeGeneration | AppendAbort | ReadChangelog | AppendCommit | End | Stop
 
 _NO_LIMIT = 2**63
 
@@ -219,35 +189,22 @@ class EarlyFrame(msgspec.Struct, frozen=True):
     offset: Offset
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Parent:
     """One upstream task as seen from one input partition. The head of ``frame_judge`` explains the fields."""
 
-    __slots__ = (
-        "aside",
-        "buffered",
-        "closed",
-        "covered",
-        "done",
-        "fences",
-        "generation",
-        "label",
-        "limit",
-        "partition",
-        "producer",
-        "seq",
-    )
-
-    def __init__(self, partition: InputPartition, producer: int, closed: int) -> None:
-        self.partition = partition
-        self.producer = producer
-        self.fences: dict[int, int] = {}
-        self.buffered: deque[EarlyFrame] = deque()
-        self.set_last(0, 0)
-        self.closed = closed
-        self.covered = 0
-        self.done = 0
-        self.label = -1
-        self.aside: int | None = None
+    partition: InputPartition
+    producer: int
+    closed: int
+    fences: dict[int, int] = field(default_factory=dict)
+    buffered: deque[EarlyFrame] = field(default_factory=deque)
+    generation: int = 0
+    seq: int = 0
+    limit: int = _NO_LIMIT
+    covered: int = 0
+    done: int = 0
+    label: int = -1
+    aside: int | None = None
 
     def set_last(self, generation: int, seq: int) -> None:
         """Set the last frame taken, and ``limit``: the seq above which frames of its generation are void."""

@@ -7,35 +7,26 @@ A task reads partitions that several upstream tasks write, keeps state, and writ
 read. Everything it does between two commits takes effect at once, or never happened. One record in the task's
 changelog decides which: the *commit*. Five small state machines take part.
 
-``Changelog`` (module ``changelog``) decides which records of a changelog count. Dead incarnations of the task, and
-zombies that were declared dead and still run, may append to it too. Each incarnation, and each rollback, is a new
-*generation*. A generation starts by appending an *abort* record; after it, no record of an older generation counts.
-A task stops when it finds a generation above its own, either at its start or before its own commit. An older
-generation never stops a task.
-
-``FrameStamper`` (module ``frame_stamper``) identifies what the task sends: it gives each frame its (generation, seq)
-and the label of the version that it belongs to. ``FrameJudge`` (module ``frame_judge``) judges each frame that
-arrives: a duplicate, void, next in turn, too early, or proof that something already processed never happened.
-``ReadCommitted`` (module ``read_committed``) is the reader outside the app: it releases frames once their commit is
-known.
-
-``ProtocolMachine`` (module ``machine``) is the task itself. It decides *when* to commit, and it orders the steps of a
-commit, a start and a rollback. It applies the tables in this module.
+``Changelog`` decides which records of a changelog count. Dead incarnations of the task, and zombies that were declared
+dead and still run, may append to it too. Each incarnation, and each rollback, is a new *generation*, which starts by
+appending an *abort* record. A task stops when it finds a generation above its own, either at its start or before its
+own commit. An older generation never stops a task. ``FrameStamper`` gives each frame that the task sends its
+(generation, seq) and label. ``FrameJudge`` judges each frame that arrives: a duplicate, void, next in turn, too early,
+or proof that something already processed never happened. ``ReadCommitted`` is the reader outside the app.
+``ProtocolMachine`` decides *when* to commit, and orders the steps of a commit, a start and a rollback.
 
 Versions. Each commit has a version C, and versions rise. A task is *timer-driven* while it has no live upstream task:
-it commits when the shared clock (milliseconds / interval) has passed its label. It does so even if it has received
-nothing, because downstream tasks wait for its versions. A task with live upstream tasks is *command-driven*: it
-commits M when every upstream task has closed M. So a version travels through the graph, and each commit holds exactly
-the effects of the versions up to its own. The label of outgoing frames is chosen once, at a commit or a restore: C + 1
-for a command-driven task, max(C + 1, clock) for a timer-driven one, so that a task that was down rejoins at the current
-version.
+it commits when the shared clock (milliseconds / interval) has passed its label, even if it has received nothing,
+because downstream tasks wait for its versions. A task with live upstream tasks is *command-driven*: it commits M when
+every upstream task has closed M. So a version travels through the graph, and each commit holds exactly the effects of
+the versions up to its own. The label of outgoing frames is C + 1 for a command-driven task, max(C + 1, clock) for a
+timer-driven one, so that a task that was down rejoins at the current version.
 
 Late tasks. While an upstream task is down, it closes nothing, and M stands still. So after a while the host has it *set
-aside* (SEP-10: "progress on processing node failure"): M is that of the others, and frames of the late task are
-processed only once it has committed them. That is safe because a commit may leave out any frames; it must only not
-contain what isn't committed. Frames that are left out get into later commits, although their labels are lower. So a
-version with a late task isn't complete, which matters to cuts and to whoever counts on completeness (``whole``). The
-task is waited for again when it has caught up. Any task may be set aside at any time: a wrong guess costs a rollback.
+aside* (SEP-10: "progress on processing node failure"; ``frame_judge``). That is safe because a commit may leave out any
+frames; it must only not contain what isn't committed. Frames that are left out get into later commits, although their
+labels are lower. So a version with a late task isn't complete, which matters to cuts and to whoever counts on
+completeness (``whole``). Any task may be set aside at any time: a wrong guess costs a rollback.
 
 Start and rollback are the same procedure. The task appends its abort record, reads the changelog up to it, adopts the
 last commit that counts, and announces it downstream with a *restore* frame: "committed through seq S; the rest of older
@@ -45,17 +36,13 @@ soon, because a task that starts or rolls back first scans its inputs ahead for 
 void.
 
 Startpoints. The coordinator gives a task its orders together with a generation: where to read partitions of sources,
-whatever was committed. ``TaskOrders`` says which of them are due. They are applied after a start or rollback, and every
-commit record names the startpoint that was applied last to each source partition. So once a commit counts, the order is
-covered: it is released, and never applied again. Nothing else of the protocol knows of them: to a task, messages that
-are read again are new messages.
+whatever was committed (``machine``). Nothing else of the protocol knows of them: to a task, messages that are read
+again are new messages.
 
-Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions (``Cadence``). At
-a cut, nothing that a task has processed is missing in the commit of another, and nothing is on its way between them.
-So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
-given a cut too late misses it, which cancels the cut. The same holds if a task has started twice around it, the second
-time below a label that it had announced the first time: then its readers may have kept their states without what it
-sent by the cut. The commit records that were kept show that (``misfit`` in ``life.folder``).
+Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions. At a cut, nothing
+that a task has processed is missing in the commit of another, and nothing is on its way between them. So the states
+that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is given a cut
+too late misses it, which cancels the cut, as if a task has started twice around it (``misfit`` in ``life.folder``).
 
 Founding. Restoring a savepoint begins a new *timeline*: changelogs and intermediate streams under new names. A task
 whose changelog is empty, and which is to be founded, first commits what it takes over (``Found``), and then resumes
@@ -116,8 +103,7 @@ Tables
 ======
 
 ``STEPS``: the phases in which the machine waits for the host. ``DECISIONS``: what a running task does next; the first
-row whose guard holds applies. Both are in ``machine``, and refer to its methods. ``frame_judge.RULES``: what happens to
-a received frame.
+row whose guard holds applies. ``frame_judge.RULES``: what happens to a received frame.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The read_committed reader of one framed partition, as pure state: it releases frames once their commit is known.
 
-Inside the app, tasks process frames at once. Outside it, no reader may see a frame that could still become void. So the
-reader holds each producer's frames until another frame says that they were committed:
+Outside the app, no reader may see a frame that could still become void. So this one holds each producer's frames until
+another frame says that they were committed:
 
 ==========================================  =================================================================
 frame                                       what happens
@@ -20,14 +20,12 @@ UNVERSIONED, from an at-least-once app      released at once; if it is out of tu
 any other                                   held
 ==========================================  =================================================================
 
-Frames that no commit covers may be missing: a power cut loses any part of what wasn't on the disk yet, and later parts
-may survive it. The restore that follows makes void what came after the gap.
+After a power cut, frames that no commit covers may be missing. The restore that follows makes void what came after.
 
-The frames of one producer keep their order. The durable position consists of the offset of the first frame that is held
-or out of turn and, for each producer, the last (generation, seq) before its held frames. Held frames are not durable;
-they are read again from that offset. So are the plain frames after the first held one. They have no identity but their
-offset, so the position also says before which offset plain frames were released. A reader that stores results and
-position in one transaction gets every message exactly once.
+The durable position consists of the offset of the first frame that is held or out of turn and, for each producer, the
+last (generation, seq) before its held frames. Held frames are read again from there. So are the plain frames after the
+first held one, which have no identity but their offset: so the position also says before which offset they were
+released. A reader that stores results and position in one transaction gets every message exactly once.
 
 A reader that is not *whole* starts in mid-stream, and must then handle two cases:
 
@@ -165,7 +163,12 @@ class ReadCommitted(Generic[T]):
         if restore.seq > producer.seq and (self._whole or (producer.gap is not None and not late_copies)):
             self._refuse(offset, producer, header, f", committed through #{restore.seq}")
         if restore.seq < producer.committed:
-            self._refuse_loss(offset, producer, header, restore)
+            raise ProtocolError(
+                f"producer {header.producer}: generation {header.generation} goes back to #{restore.seq} at offset "
+                f"{offset}, but #{producer.committed} was committed: commits of this producer are missing",
+                hint="its changelog lost its end in a machine crash, or comes from an older backup: put a backup of "
+                "the whole home back",
+            )
         producer.committed = restore.seq
         producer.generation, producer.seq, producer.gap = header.generation, header.seq, None
         return _take_held(producer, restore.committed_by, restore.seq)
@@ -185,14 +188,6 @@ class ReadCommitted(Generic[T]):
         if header.kind is Kind.CHECKPOINT or header.version == UNVERSIONED:
             self._refuse(offset, producer, header, detail)
         return False
-
-    def _refuse_loss(self, offset: Offset, producer: Producer[T], header: Header, restore: Restore) -> None:
-        raise ProtocolError(
-            f"producer {header.producer}: generation {header.generation} goes back to #{restore.seq} at offset "
-            f"{offset}, but #{producer.committed} was committed: commits of this producer are missing",
-            hint="its changelog lost its end in a machine crash, or comes from an older backup: put a backup of "
-            "the whole home back",
-        )
 
     def _refuse(self, offset: Offset, producer: Producer[T], header: Header, detail: str) -> None:
         raise ProtocolError(
