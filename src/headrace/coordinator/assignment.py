@@ -15,7 +15,6 @@ from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 
 Seats = tuple[tuple[TaskName, ...], ...]
-"""The tasks of each container."""
 
 
 def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> Seats:
@@ -107,9 +106,8 @@ def deal_standbys(
 ) -> dict[int, tuple[TaskName, ...]]:
     """Return of which tasks each container keeps standbys; live containers have ``hosts``.
 
-    The present ones, ``kept``, stay where they are, unless their task is now on that host. ``noted`` names hosts that
-    have state of tasks which no container keeps current. Otherwise, hosts and their containers get equal numbers of
-    tasks.
+    The present ones, ``kept``, stay, unless their task is now on that host. ``noted`` names hosts that have state of
+    tasks which no container keeps current. Otherwise, hosts and their containers get equal numbers of tasks.
     """
     there: dict[str, list[int]] = {}
     for container, host in sorted(hosts.items()):
@@ -170,7 +168,6 @@ def _chosen_hosts(
 def _level(
     seats: Seats, hosts: Mapping[int, str], chosen: Sequence[list[str]], fixed: Sequence[int], load: Counter[str]
 ) -> None:
-    """Move choices that aren't ``fixed`` to hosts that have less, while that makes their numbers more equal."""
     moved = True
     while moved:
         moved = False

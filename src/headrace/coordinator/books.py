@@ -25,11 +25,8 @@ from headrace.protocol.record import Cut
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
 WAITING_MAX = 64
-"""How many queries may wait at once. Further ones are refused."""
-
 ANSWER_BYTES_MAX = 3 << 20
 """The approximate size of all tasks' answers together. As base64, they must fit into one request."""
-
 TASK_BYTES_MIN = 32 << 10
 
 
@@ -162,7 +159,6 @@ class SlotBook:
                 self._orders.setdefault(task, {})[ssp] = (report.generation, one)
 
     def directions(self, tasks: Iterable[TaskName]) -> dict[str, messages.SlotDirections]:
-        """Return the orders for these tasks, each for the newest generation with orders."""
         found: dict[str, messages.SlotDirections] = {}
         for task in tasks:
             if orders := self._orders.get(task):
@@ -174,7 +170,6 @@ class SlotBook:
 
 CutState = Literal["waiting", "kept", "missed", "over", "apart"]
 """*Over*: the task and its container have ended. *Apart*: the task's machine doesn't see the folder of the cut."""
-
 SPARE_HEARTBEATS = 4
 SPARE_INTERVALS = 2
 
@@ -187,10 +182,10 @@ class CutOrder(Message, frozen=True, kw_only=True):
 
 
 class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
-    """The progress of the present cut in each task of this deployment, and the data for choosing one.
+    """The progress of the present cut in each task, and the data for choosing one.
 
-    ``margin_ms`` is how far ahead of ``now_ms`` a cut must be, so that every task learns of it in time. ``scattered``:
-    the app's machines share no disk.
+    A cut must be ``margin_ms`` ahead of ``now_ms``, for every task to learn of it. ``scattered``: there is no shared
+    disk.
     """
 
     id: str | None = None
@@ -233,7 +228,6 @@ class CutBook:
 
 
 def choose(reports: Collection[CutReport]) -> int:
-    """Choose the version for a cut of all these deployments: a multiple of their intervals, not too soon for any."""
     interval = max(report.interval_ms for report in reports)
     soonest = max(report.now_ms + report.margin_ms for report in reports)
     return (soonest // interval + 1) * interval

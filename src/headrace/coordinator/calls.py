@@ -43,7 +43,6 @@ from headrace.coordinator.messages import (
 
 Caller = Literal["container", "command", "tool"]
 """Who makes a call. Tools are other people's programs, and a refusal of theirs is the user's mistake."""
-
 _Q = TypeVar("_Q", bound=Message)
 _A = TypeVar("_A", bound=Message)
 _Served = tuple[tuple[str, str], Callable[[bytes], bytes]]

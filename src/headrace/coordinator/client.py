@@ -33,7 +33,6 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0
 """The patience after a refused connection: nothing listens there, and a coordinator never returns to its port."""
-
 _ERRORS: dict[int, type[HeadraceError]] = {
     HTTPStatus.CONFLICT: FencedError,
     HTTPStatus.UNAUTHORIZED: UsageError,
@@ -156,8 +155,7 @@ class CoordinatorClient(CoordinatorCalls):
 class HeartbeatThread(WorkerThread):
     """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
 
-    All callables run on this thread. If the driver has died, the container was replaced, or a callable raises,
-    ``on_lost`` gets the error and the thread ends. The container must then end, too.
+    All callables run on this thread. ``on_lost`` gets any error, and the thread ends. The container must then end, too.
     """
 
     def __init__(

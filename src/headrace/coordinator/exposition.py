@@ -160,7 +160,6 @@ def healthy(status: messages.AppStatus) -> Response:
 
 
 def ready(status: messages.AppStatus) -> Response:
-    """Answer 200 if all tasks work: each container is running, and no task is starting or restoring."""
     if status.state == "finished":
         return _verdict("")
     if status.state not in ("running", "draining"):

@@ -67,14 +67,12 @@ class ContainerRecord:
     restarts: int = 0
     restarted_ms: deque[float] = field(default_factory=lambda: deque(maxlen=messages.RESTARTS_KEPT))
     failures: int = 0
-    """How many lives in a row have failed."""
     committed: set[str] = field(default_factory=set)
     """The tasks that have committed, or ended, in this life."""
     pause_ms: int = 0
     call: Holdup | None = None
     waited_for: int = 0
     lacks: str = ""
-    """Why there is no slot for its next process."""
 
     def become(self, state: ContainerState) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -149,7 +147,6 @@ class _TaskBook:
         self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
         self.reports: dict[TaskName, TaskStatus] = {}
         self._before: dict[TaskName, list[Series]] = {}
-        """The totals of former processes."""
         self._rates: dict[TaskName, Rate] = {}
         self._ended: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
@@ -304,7 +301,6 @@ def _hint(words: LastWords, frozen: bool) -> str:
 
 STEADY_MS = 60_000
 """After a life of this length, a container's failures count from 1 again."""
-
 _NOTES_MAX = 1000
 
 
@@ -505,7 +501,6 @@ class Ledger:
         return list(found)
 
     def lack(self, reasons: Mapping[int, str]) -> None:
-        """Note for which containers there is no slot, and why: these, and no others."""
         for container in self._containers:
             why = reasons.get(container.number, "")
             if why and not container.lacks:

@@ -44,8 +44,6 @@ from headrace.core.worker import WorkerThread
 
 STRANGERS_MAX = 128
 STRANGER_S = 5.0
-"""How long a connection has to show the token."""
-
 C = TypeVar("C")
 
 
@@ -147,13 +145,11 @@ class Pages(Protocol):
 
 Route = Callable[[bytes], bytes | Response]
 """Takes the body of a request and returns the JSON of its answer, or raises."""
-
 MOST_BYTES = 8 << 20
 MOST_CONNECTIONS = 2048
 IDLE_S = 60.0
 SLOW_S = 10.0
 """A client that reads no events for this long is dropped."""
-
 _log = logger(__name__)
 
 
@@ -305,8 +301,6 @@ def _cut(connection: socket.socket) -> None:
 
 
 class _Refused(Exception):
-    """A request that is refused before its route is called."""
-
     def __init__(self, status: int, error: BaseException) -> None:
         self.status = status
         self.error = error

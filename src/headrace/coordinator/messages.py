@@ -63,7 +63,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueriesStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Numbers of queries of tables since the start: those waiting now, and how the others ended."""
+    """Numbers of queries of tables since the start."""
 
     waiting: int = 0
     answered: int = 0
@@ -90,10 +90,7 @@ class ExportStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
-
 RESTARTS_KEPT = 100
-"""How many restarts of a container are remembered with their times."""
-
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "hung", "failed", "finished"]
 What = Literal[
@@ -174,7 +171,6 @@ REASONS: Mapping[What, Wording] = {
 AppState = Literal["starting", "running", "draining", "finished", "stopped", "failed", "gone", "unreachable"]
 
 OVER = frozenset({"finished", "stopped", "failed"})
-"""The states of an app whose containers end, or have ended."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -293,10 +289,10 @@ class CutStatus(Nested, frozen=True, kw_only=True):
 
 
 class Series(Nested, frozen=True, kw_only=True):
-    """The value of a metric for some labels. A histogram has ``buckets``: how many values are in each; it sums them.
+    """The value of a metric for some labels, without app, stage and task where the place says them.
 
-    ``bounds`` are the upper bounds of a user's own histogram; those of others are ``SECONDS``. Labels for app, stage
-    and task are left out where the place says that.
+    A histogram has ``buckets`` (how many values are in each), and ``value`` is the sum. Only a user's own has
+    ``bounds``.
     """
 
     name: str
@@ -311,13 +307,11 @@ class Series(Nested, frozen=True, kw_only=True):
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """The status of a task. Counts start with its process; the keys of ``inputs`` are SSPs as text.
 
-    ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
-    it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
-    ``early_stream_bytes`` of them in their streams. ``side_inputs_percent`` is set while side inputs are read, before
-    anything else. ``idle``: the task's watermark holds no other task back. ``caught_up`` is the version of a commit at
-    which the task had read what was there when it started. ``cut`` is set while one is ordered. ``slots`` are its
-    inputs that are slots. ``series`` are those of the process; the coordinator shows the sum of all processes of the
-    run.
+    ``waits_for`` is set when the next version is overdue, by ``overdue_ms`` since the last commit: by input partition,
+    the upstream tasks that have not closed it. ``early_bytes`` wait for their version, ``early_stream_bytes`` of them
+    in their streams. ``side_inputs_percent`` is set while side inputs are read. ``idle``: the task's watermark holds no
+    other task back. ``caught_up`` is the version of a commit at which the task had read what was there when it started.
+    ``slots`` are its inputs that are slots.
     """
 
     name: str
@@ -541,7 +535,6 @@ TASKS_MAX = 128
 ROWS_MAX = 10_001
 LIMIT_MAX = ROWS_MAX - 1
 """The rows of one page. A query asks for one more, to know whether another page follows."""
-
 LIMIT_MS_MAX = 30_000
 LIMIT_MS = 5_000
 
@@ -677,11 +670,9 @@ class ApplyStartpoints(Message, frozen=True, kw_only=True):
 class Move(Nested, frozen=True, kw_only=True):
     """What a startpoint means for one partition in one task.
 
-    ``from_offset`` is where the task would read on: its committed position, or without one the input's default. None:
-    that isn't known before it starts. ``to_offset`` is None if the startpoint is resolved only at the start.
-    ``messages`` and ``bytes`` lie in between, where they are known. If the startpoint has an end, that is
-    ``until_offset``, the direction is ``again``, and they lie between ``to_offset`` and there. The times say when the
-    messages at ``from_offset`` and ``to_offset`` arrived (None: unknown, or nothing is there yet).
+    ``from_offset`` is where the task would read on (None: that isn't known before it starts), ``to_offset`` None if the
+    startpoint is resolved only at the start. ``messages`` and ``bytes`` lie in between, where they are known, or up to
+    ``until_offset``: then the direction is ``again``. The times are those of the messages at both offsets.
     """
 
     input: str

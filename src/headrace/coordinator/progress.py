@@ -50,8 +50,6 @@ class ExactlyOnce:
 
 @dataclass(slots=True)
 class _Wave:
-    """The reports of a task since the stage before it had caught up."""
-
     reports: int = 0
     uptime_ms: int = -1
     version: int = -1
@@ -254,7 +252,6 @@ def held_up(
 
 
 def _as_of_now(task: messages.TaskStatus, container: messages.ContainerStatus | None) -> messages.TaskStatus:
-    """A finished task, or one whose container sends no heartbeats, waits for none, whatever it reported last."""
     absent = container is not None and container.state != "running"
     return msgspec.structs.replace(task, waits_for={}) if absent or task.state == "finished" else task
 

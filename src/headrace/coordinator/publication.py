@@ -109,7 +109,6 @@ def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address
 
 
 def find_all(metadata: MetadataStore, app: str | None = None) -> list[Address]:
-    """Return every deployment (of ``app``) that isn't certainly dead, by app and stages."""
     live = []
     for one in all_running(metadata, app):
         if one.address.look() == "gone":
@@ -279,7 +278,6 @@ def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list
 
 
 def _shows_no_life(metadata: MetadataStore, run: Running) -> bool:
-    """Watch the entry of a driver on another machine, using only this machine's clock."""
     what = "a driver on another machine doesn't answer; waiting for a sign of life"
     _log.warning(what, driver=run.address.driver, seconds=LOST_S)
     end, never = time.monotonic() + LOST_S, threading.Event()
@@ -332,8 +330,7 @@ class DeploymentStatus(NamedTuple):
 def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[DeploymentStatus]:
     """Return the status of each running deployment (of ``app``), then the last status of the others.
 
-    With ``patient``, because a user waits, errors of this machine are raised. Otherwise a driver that doesn't answer
-    soon and correctly counts as unreachable.
+    ``patient``: errors of this machine are raised. Else a driver that doesn't answer soon and correctly is unreachable.
     """
     found = []
     for address in find_all(metadata, app):

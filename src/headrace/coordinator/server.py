@@ -52,7 +52,6 @@ class Relay:
         self._throttle = Throttle(_log)
         self._lock = threading.Lock()
         self._last: dict[int, tuple[str, int]] = {}
-        """The incarnation of each container, and the number of its last line."""
 
     def log(self, heartbeat: messages.Heartbeat) -> None:
         with self._lock:  # the last heartbeats of a container may arrive on two connections
@@ -104,7 +103,6 @@ def _wait(changed: threading.Condition, clock: Clock, reached: Callable[[], bool
 
 HOLD_MS = 15_000.0
 """How long a container's request is held open while there is no question for it."""
-
 _REASONS: dict[messages.ContainerState, str] = {
     "waiting": "has not registered yet",
     "running": "is busy",
@@ -138,7 +136,6 @@ class _QueryBroker:
             self._book.seat(containers)
 
     def ask(self, ask: messages.Ask) -> messages.Answers:
-        """Block until all tasks have answered, or for as long as the query allows."""
         limit_ms = max(0, min(ask.limit_ms, messages.LIMIT_MS_MAX))
         with self._changed:
             number = self._book.ask(ask)
@@ -213,7 +210,6 @@ class HostArrivals:
             return dict(self._hosts)
 
     def close(self) -> None:
-        """Wake all waiting calls; later calls don't block. Idempotent."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

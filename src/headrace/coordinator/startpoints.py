@@ -58,7 +58,6 @@ CLOSED_WINDOWS = (
 AGAIN = "results of messages that are read again are sent again"
 LATER = "it takes effect at the app's next start"
 UNNAMED = "unnamed"
-"""Who has set a startpoint if the request doesn't say."""
 NOTE_MAX = 500
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
@@ -178,7 +177,6 @@ class StartpointService:
                 _log.info(f"a startpoint was {outcome.state}", task=task, where=where, **known)
 
     def _named(self, name: str) -> list[AppInput]:
-        """The input that a startpoint in the book may be for; none if the app has changed and doesn't read it."""
         if any(state.stream == name for state in self.book.states()):
             return [one for one in self.inputs.inputs if one.kept_as == name]
         return self.inputs.named(name)
@@ -295,8 +293,6 @@ def _may_repeat(move: Move) -> bool:
 
 
 class _Resolving:
-    """Resolves startpoints with connections of its own; a partition is looked at once."""
-
     def __init__(self, inputs: AppInputs, committed: Committed, connections: Connections) -> None:
         self._inputs = inputs
         self._committed = committed

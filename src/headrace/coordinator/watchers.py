@@ -47,8 +47,6 @@ class Watcher:
     """Made with the run, asked for ``pages``, ``hearer`` and ``threads``, told the ``end``; by default does nothing."""
 
     pages: Pages | None = None
-    """What the coordinator serves to browsers."""
-
     hearer: Hearer | None = None
 
     def watching(self) -> PagesStatus:

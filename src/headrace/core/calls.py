@@ -35,13 +35,9 @@ class Retry:
 
     @override
     def __str__(self) -> str:
-        match self.attempts:
-            case None:
-                return "tried forever"
-            case 1:
-                return "tried once"
-            case attempts:
-                return f"tried up to {attempts} times"
+        if self.attempts is None:
+            return "tried forever"
+        return "tried once" if self.attempts == 1 else f"tried up to {self.attempts} times"
 
 
 @dataclass(frozen=True, slots=True)

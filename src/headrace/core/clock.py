@@ -55,7 +55,6 @@ class ManualClock(Clock):
         self._behind_ms += ms
 
     def wait(self, ms: int) -> None:
-        """Let monotonic time pass while the wall clock stands still."""
         self.advance(ms)
         self.set_back(ms)
 

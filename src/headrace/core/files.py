@@ -105,7 +105,6 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file from parts, complete and durable when this returns."""
     _write(path, chunks)
     sync_folder(path.parent)
 
@@ -115,7 +114,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: Path) -> None:
-    """Make the contents of a file that others have written durable."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -136,7 +134,6 @@ def writing(what: object) -> Iterator[None]:
 
 @contextmanager
 def _staged(path: Path, data: bytes) -> Iterator[Path]:
-    """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         with writing(path):
@@ -271,9 +268,12 @@ class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
+_FORMAT = msgspec.json.Decoder(_Format)
+
+
 def format_of(data: bytes) -> int:
     """The ``format`` of a record whose other fields may be unknown. Raises one of ``UNREADABLE``."""
-    return msgspec.json.decode(data, type=_Format).format
+    return _FORMAT.decode(data).format
 
 
 class _Record(Protocol):

@@ -24,11 +24,8 @@ HEADER_SIZE = HEADER.size
 CONTROL_VERSION = 1
 
 END_VERSION = 2**63 - 1
-"""The version after the last one: no version follows."""
-
 UNVERSIONED = -1
 """The version of a frame that belongs to no checkpoint (of a plain writer or an at-least-once app)."""
-
 Bytes = bytes | bytearray | memoryview
 
 
@@ -72,8 +69,8 @@ class Watermark(_Control, frozen=True, kw_only=True, omit_defaults=True):
     ``idle``: its inputs have sent nothing for their idle timeout, and it keeps nothing that a later watermark would
     emit. Until its next watermark it holds no reader back, as long as the other tasks have heard the same. ``heard``
     and ``own`` say of each source that can fall idle the watermark with which it is idle, null while it isn't, or the
-    highest integer once it has ended: ``own`` of the task's partitions of sources that it reads itself, ``heard`` of
-    sources behind its intermediate streams. Fields with nothing to say are absent.
+    highest integer once it has ended: ``own`` of partitions that the task reads itself, ``heard`` of sources behind its
+    inputs.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)

@@ -14,13 +14,8 @@ from headrace.core.errors import DeclarationError
 
 Offset = int
 """A place in one partition; it only grows. The system decides what it counts. A position is the *next* one to read."""
-
 MAX_PARTITIONS = 1 << 16
-"""The most partitions that a stream may have."""
-
 FIRST_TIMELINE = 1
-"""The timeline that an app begins in."""
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 

@@ -32,13 +32,11 @@ Field = str | int | float | bool | None
 
 REPEAT_S = 60.0
 """What repeats is logged again after this long, however often it has happened."""
-
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error", "off")
 FORMATS: tuple[Format, ...] = ("text", "json")
 
 CLEAR_LINE = "\r\x1b[K"
 """Moves a terminal to the beginning of its line and clears it: removes a progress line before a log line is written."""
-
 ROOT = "headrace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+,[]@%#~")
@@ -94,7 +92,6 @@ class Throttle:
         self._logged_s: dict[str, float] = {}
 
     def warning(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """Count ``by`` more, and log the message if it is time. Return whether it was logged."""
         return self._count(self._log.warning, message, by, fields)
 
     def info(self, message: str, *, by: int = 1, **fields: Field) -> bool:
@@ -124,10 +121,7 @@ def is_milestone(before: int, now: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What is logged, and how. ``others``: the level of foreign loggers, which containers send to the driver.
-
-    With ``sent``, they send also Headrace's own.
-    """
+    """What is logged, and how. Containers send the driver foreign records of level ``others``, and ours if ``sent``."""
 
     level: Level = "off"
     format: Format = "text"
@@ -142,9 +136,9 @@ OFF = LogSettings()
 def logging_to(
     settings: LogSettings, stream: TextIO | None = None, fields: Mapping[str, Field] | None = None
 ) -> Iterator[None]:
-    """Write log lines to ``stream`` (default: stderr) while entered. ``fields`` are added to every line.
+    """Write log lines to ``stream`` (default: stderr) while entered, unless the level is ``off``.
 
-    Does nothing at level ``off``. Meanwhile records of ``headrace`` don't reach the root logger's handlers.
+    Meanwhile records of ``headrace`` don't reach the root logger's handlers.
     """
     if settings.level == "off":
         yield
@@ -258,7 +252,6 @@ def _value(value: object) -> str:
 
 
 KEPT = 5
-"""How many different warnings are kept."""
 
 
 class RecentWarning(msgspec.Struct, frozen=True, rename="camel"):
@@ -273,14 +266,12 @@ class RecentWarnings:
     """The latest different messages, the oldest first. Safe from any thread."""
 
     def __init__(self, clock: Clock, **fields: Field) -> None:
-        """``fields`` say whose warnings these are; they are part of each log line."""
         self._clock = clock
         self._fields = fields
         self._lock = threading.Lock()
         self._kept: dict[str, RecentWarning] = {}
         self._logged_ms: dict[str, int] = {}
         self.total = 0
-        """How many there were, repetitions included."""
 
     def add(self, log: Logger, message: str, **fields: Field) -> None:
         """Count and keep a warning. Log it the 1st, 10th, 100th, ... time, or if that was over a minute ago."""

@@ -43,8 +43,6 @@ class Metric:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the buckets of durations; one for what is longer follows."""
-
-
 _TABLE = """
 # the app
 headrace_app_up{app,state}
@@ -258,7 +256,6 @@ headrace_warnings_total{app,stage,task}
     Warnings of the task; headrace status lists the latest ones.
     Worry: It grows.
 """
-"""By name and labels: what each metric is, and when to worry."""
 
 
 def _metrics() -> Iterator[Metric]:
@@ -276,7 +273,6 @@ Labels = tuple[tuple[str, str], ...]
 
 SERIES_MAX = 100
 """How many series the user's code has in one task. More are left out, with a warning."""
-
 VALUE_CHARS_MAX = 100
 
 
@@ -336,7 +332,6 @@ _entered: ContextVar[UserMetrics | None] = ContextVar("headrace_user_metrics", d
 
 
 def enter(metrics: UserMetrics) -> None:
-    """From now on, code that is called on this thread counts for this task."""
     _entered.set(metrics)
 
 

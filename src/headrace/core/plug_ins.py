@@ -15,7 +15,6 @@ DISTRIBUTION = "headrace"
 
 
 def plug_in(group: str, name: str) -> str | None:
-    """Return the ``module:attribute`` of an entry point of a group; None if no installed package has it."""
     return own_points(group).get(name) or all_points(group).get(name)
 
 

@@ -46,7 +46,6 @@ class WorkerThread:
         return not self.alive
 
     def work(self) -> None:
-        """Work until there is nothing left to do, or until ``closing`` is set."""
         raise NotImplementedError
 
     def wake(self) -> None:

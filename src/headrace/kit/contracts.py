@@ -438,7 +438,6 @@ def _put(life: StoreLife, entries: Mapping[bytes, bytes]) -> None:
 
 
 def _holds(store: KeyValues, expected: Mapping[bytes, bytes], when: str) -> None:
-    """Every way of reading gives these entries."""
     ordered = sorted(expected.items())
     expect(list(store.range()) == ordered, f"{when}: iteration gives other entries, or in another order")
     expect(list(store.range(reverse=True)) == ordered[::-1], f"{when}: iteration backwards gives other entries")

@@ -109,7 +109,6 @@ def records(connections: Connections, spec: StreamSpec) -> Iterator[Records]:
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
-"""How long a test waits for a call that the app makes."""
 
 
 class TestApp:
@@ -439,7 +438,13 @@ class TestApp:
         own = [cell for host in self._container.hosts for cell in host.metrics.user.cells() if cell.name == name]
         if own:
             return int(sum(cell.value for cell in own))
-        self._check_counter(name)
+        names = COUNTERS.union(*(host.metrics.counters for host in self._container.hosts))
+        if name not in names:
+            close = get_close_matches(name, sorted(names), n=1)
+            raise UsageError(
+                f"no counter is named {name!r}; the counters are {', '.join(sorted(names))}",
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
         return sum(host.metrics.counters[name] for host in self._container.hosts)
 
     def close(self) -> None:
@@ -489,16 +494,6 @@ class TestApp:
             raise UsageError(
                 f"{what}: this test of {self.plan.graph.app!r} is closed",
                 hint="use it inside its `with` block, or call close() later",
-            )
-
-    def _check_counter(self, name: str) -> None:
-        counted = {known for host in self._container.hosts for known in host.metrics.counters}
-        if name not in COUNTERS | counted:
-            close = get_close_matches(name, sorted(COUNTERS | counted), n=1)
-            there = ", ".join(sorted(COUNTERS | counted))
-            raise UsageError(
-                f"no counter is named {name!r}; the counters are {there}",
-                hint=f"did you mean {close[0]!r}?" if close else None,
             )
 
     def _waiting_for(self) -> str | None:
@@ -585,7 +580,6 @@ def _samples(inputs: Mapping[str, StreamSpec], sample: int | Mapping[str, Rows])
 
 
 def _first(spec: StreamSpec, rows: int) -> pl.DataFrame:
-    """The first rows of an input, with the columns that it declares."""
     where = f"head: input {spec.id!r} ({spec.location})"
     try:
         if spec.system.held is not None:

@@ -16,7 +16,6 @@ from headrace.rows.given import as_polars, as_records
 from headrace.systems.small import Batch, Source, SourcePartition
 
 ROWS_MAX = 1000
-"""How many rows of a partition are read, if it doesn't end before."""
 _AGAIN_MAX = 10
 _PAUSE_S = 0.01
 

@@ -789,4 +789,3 @@ TARGET_CHECKS: tuple[Callable[[TargetScene], None], ...] = (
 )  # fmt: skip
 
 WITHOUT_POSITIONS = (a_new_writer, pieces_of_one_version)
-"""The checks of a sink that keeps no positions."""

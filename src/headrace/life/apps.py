@@ -44,7 +44,6 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     home: bool = False
 
     def is_where(self, other: _Known) -> bool:
-        """Return whether the contents are in the same place, as far as is known, however they are reached."""
         if (self.kind, self.home, self.at) != (other.kind, other.home, other.at):
             return False
         return self.options is None or other.options is None or _staying(self.options) == _staying(other.options)
@@ -111,7 +110,6 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def spec(self, name: str, home: Path) -> SystemSpec | None:
-        """A system by its name, with the app's home at ``home``; None if only the app's program can open it."""
         known = self.systems.get(name)
         if known is None:
             return None

@@ -82,7 +82,6 @@ class Changelogs:
         return SSP(StreamId(self.system.name, changelog_name(self._app, task.stage, self._timeline)), task.number)
 
     def known(self, system: str) -> tuple[SystemSpec, Admin] | None:
-        """A record system that the app uses; None if it isn't one, or if only the app's program can open it."""
         spec = self._systems.get(system)
         return None if spec is None else (spec, self._connections.admin(spec))
 
@@ -244,10 +243,9 @@ class SnapshotFacts(_Part, frozen=True, kw_only=True):
 
 
 class TaskCheckpoint(_Part, frozen=True, kw_only=True):
-    """The last commit of a task that counts, and the data kept for it. ``changelog_bytes`` may be an estimate.
+    """The last commit of a task that counts, if any, and the data kept for it. ``changelog_bytes`` may be an estimate.
 
-    ``current_generation`` is the newest one that has started. ``version`` is None without a commit. ``age_ms``: since
-    the changelog was last written. ``problem``: nothing else is known.
+    ``current_generation`` is the newest one that has started. ``age_ms``: since the changelog was last written.
     """
 
     app: str
@@ -272,7 +270,6 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
 
 
 def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
-    """Return the apps that have ever run in this home, or whose changelogs can be read without it."""
     embedded = home_log(home)
     with closing(Connections()) as connections:
         in_home = set(connections.admin(embedded).list())
@@ -409,7 +406,6 @@ def _size(folder: Path) -> int:
 
 
 LastCommits = Callable[[str], TaskCheckpoint | None]
-"""Returns the last commit of a task; None if it has none."""
 
 
 def committed_in(home: Path, metadata: MetadataStore, app: str) -> LastCommits:

@@ -53,7 +53,6 @@ _LOCK = ".lock"
 _log = logger(__name__)
 
 Progress = Callable[[str], None]
-"""Receives messages about the progress, for display."""
 
 
 class Shelf:
@@ -106,7 +105,6 @@ class Shelf:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock for changing the app's savepoints, and delete drafts of killed commands."""
         with locked(self.folder, f"the savepoints of app {self._app!r}"):
             for draft in self.folder.glob(f"{_DRAFT}*"):
                 _log.info("deleting the draft of a killed command", folder=str(draft))
@@ -408,7 +406,6 @@ def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None
 
 
 def read_foundings(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Founding]:
-    """Return how tasks of a timeline begin: those that the savepoint had, or that a rescaling has added."""
     folder = founding_folder(home, app, timeline)
     paths = {task: folder / _TASKS / f"{task_folder(task)}.json" for task in tasks}
     return {task: decode_founding(path.read_bytes(), folder) for task, path in paths.items() if path.exists()}

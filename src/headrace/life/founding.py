@@ -29,21 +29,17 @@ from headrace.protocol.record import CommitRecord, Donor, Founding
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
 Commits = Mapping[TaskName, CommitRecord]
-"""The commit records of tasks."""
-
 NO_COMMITS: Commits = MappingProxyType({})
 
 TO_ALL = "to all"
 """The key of a broadcast stream in the inventory."""
-
 _WAY = re.compile(r" over [0-9]+ partitions$")
 
 
 def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Commits = NO_COMMITS) -> Inventory:
     """Return the inventory with new partition counts for intermediate streams, by their ids or their readers' ids.
 
-    Raises ``UsageError`` for streams that can't be rescaled. A stage never has fewer tasks, because readers wait for
-    all of them; tasks without a partition just end.
+    Raises ``UsageError`` if a stream can't be rescaled. Stages never have fewer tasks: readers wait for all of them.
     """
     streams = _streams(inventory, counts)
     for id_, count in streams.items():
@@ -57,10 +53,7 @@ def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Co
 
 
 def with_tasks_of(inventory: Inventory, before: Inventory) -> Inventory:
-    """Return the inventory in which no stage has fewer tasks than ``before``, in the timeline that is left.
-
-    A removed task couldn't announce its last commit to readers of outputs, which would wait for it forever.
-    """
+    """Let no stage have fewer tasks than ``before``: readers of outputs would wait for a removed task forever."""
     more = {
         name: before.stages[name].producers[record.tasks :]
         for name, record in inventory.stages.items()
@@ -206,9 +199,8 @@ def _all_copied(record: StageRecord, side_input: Part) -> bool:
 def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
     """Return why the tasks' state at the savepoint can't be divided, if so.
 
-    Each step of a new task has one watermark. Below a donor's, the donor's results would be emitted again; above it,
-    results that the donor still has to emit would be lost. Watermarks differ only if inputs were idle, because each
-    task learns in its own order when an input falls idle and how far the others are then.
+    Each step of a new task has one watermark. Below a donor's, results would be emitted again; above it, some would be
+    lost. Watermarks differ only if inputs were idle, because each task learns in its own order how far the others are.
     """
     over = [task for task, record in workers.items() if record.ended]
     if over:
@@ -227,7 +219,6 @@ def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
 
 
 def _why_not_kept(part: Part) -> tuple[str, str] | None:
-    """Return why state can't be divided, if so: because it belongs to a task rather than to the keys of the stream."""
     if not part.dealing.why_not:
         return None
     return (
@@ -249,8 +240,8 @@ class Restored:
     """The beginning of a new timeline.
 
     ``kept`` are the commits in the savepoint, ``latest`` the last ones of the timeline before. ``streams`` are the new
-    names of intermediate streams by their old ones, with their system; ``former_streams`` those of any timeline.
-    ``silent``: outputs aren't written until each input has been read to its former position.
+    names of intermediate streams, ``former_streams`` those of any timeline. ``silent``: outputs aren't written until
+    each input has been read to its former position.
     """
 
     version: int
@@ -354,17 +345,14 @@ def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> Ti
 
 
 def _ended_streams(restored: Restored, task: TaskName, all_times: Sequence[TimesCheckpoint]) -> list[str]:
-    """Return the intermediate streams whose readers know that the task has ended them.
-
-    For a rescaled stage, they know only what holds for all of its tasks (``_renamed``).
-    """
+    """Return the intermediate streams whose readers know that the task, or all of a rescaled stage, has ended them."""
     if task.stage in restored.rescaled:
         all_times = [decode_times(kept.bookkeeping) for name, kept in restored.kept.items() if name.stage == task.stage]
     return _common([times.ended_streams for times in all_times])
 
 
 def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number: int) -> Iterator[PartitionCheckpoint]:
-    """Return the announcements of upstream tasks to all partitions, as those of partition ``number`` of each stream."""
+    """Return what upstream tasks have announced to any partition, as announced to partition ``number``."""
     by_stream: dict[tuple[str, int], list[PartitionCheckpoint]] = {}
     for times in all_times:
         for partition in times.partitions:
@@ -382,10 +370,7 @@ def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number:
 
 
 def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionCheckpoint:
-    """Return the progress of a partition under its new name. A rescaled stage that writes it counts as one.
-
-    Each of its tasks may have got rows of each former task, so none promises more than all of them did.
-    """
+    """Return the progress of a partition under its new name. Of a rescaled stage, it is what all tasks agree on."""
     tasks, totals = dict(partition.tasks), dict(partition.total_tasks)
     for stage in totals.keys() & restored.rescaled.keys():
         said = [progress for task, progress in partition.tasks.items() if TaskName.parse(task).stage == stage]
@@ -517,7 +502,7 @@ def renamed(inventory: Inventory, streams: Mapping[str, str], gone: Collection[s
 
 
 def for_app(app: str, inventory: Inventory) -> Inventory:
-    """Return the inventory for an app of another name. Its tasks write under other ids, as both may write a stream."""
+    """Return the inventory for an app of another name, whose tasks write under other ids."""
     names = [TaskName(name, n) for name, record in inventory.stages.items() for n in range(record.tasks)]
     producers = producer_ids(app, names)
     stages = {

@@ -125,7 +125,6 @@ def inputs_of(plan: Plan) -> AppInputs:
 
 
 def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = ()) -> None:
-    """Record the inputs of these stages; by default of all, and that there are no others."""
     namespace = _namespace(plan.graph.app)
     data = {s.name: msgspec.json.encode(_record(plan, s)) for s in plan.stages if not stages or s.name in stages}
     for _ in range(_MOST_ATTEMPTS):

@@ -49,7 +49,6 @@ from headrace.core.secrets import SecretUrl
 
 Version = int
 """The version of a value. Above 0, never used twice in a store, even after a delete, and rising from write to write."""
-
 _MOST_ATTEMPTS = 1000
 
 _log = logger(__name__)
@@ -95,10 +94,9 @@ class MetadataStore(Protocol):
         """Return the value and its version; None if the key doesn't exist."""
 
     def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
-        """Make all changes or none. Return the new versions in order, with 0 for a delete.
+        """Make all changes, each of another key; return the new versions in order, with 0 for a delete.
 
-        Returns None, and changes nothing, if one of the keys hasn't the version that its change expects. Each may be
-        there once.
+        Return None, and change nothing, if one of the keys hasn't the version that its change expects.
         """
 
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
@@ -113,7 +111,6 @@ class MetadataStore(Protocol):
         return None if versions is None else versions[0]
 
     def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        """Delete the key if its version is ``expected``. Return False if it isn't, or if the key doesn't exist."""
         return self.write(namespace, [Delete(key, expected)]) is not None
 
 
@@ -198,11 +195,7 @@ class MemoryMetadata(MetadataStore):
 
 
 FORMAT = 1
-"""Version of the tables, kept in the file's ``user_version``."""
-
 FILE = "metadata.db"
-"""Its name in the home of an app."""
-
 _APPLICATION_ID = 0x48524D44  # "HRMD" in the file's header: distinguishes our files from other SQLite files
 
 _TABLES = (
@@ -403,9 +396,7 @@ def _make(connection: sqlite3.Connection, namespace: str, change: Change) -> Ver
 
 
 def open_metadata(home: Path, url: SecretUrl | None = None) -> MetadataStore:
-    if url is None:
-        return SqliteMetadata(home / FILE)
-    return _at(url, create=True)
+    return SqliteMetadata(home / FILE) if url is None else _at(url, create=True)
 
 
 @contextmanager
@@ -435,8 +426,6 @@ def _at(url: SecretUrl, *, create: bool) -> MetadataStore:
 
 HIGHEST = 2**31 - 1
 """A generation travels as an int32."""
-
-
 GENERATION_FORMAT = 1
 PLACES_FORMAT = 1
 

@@ -28,8 +28,6 @@ from headrace.systems.startpoints import Order, Outcome, Startpoint, in_words
 
 FORMAT = 2
 DONE_MAX = 100
-"""So many startpoints that are done with are kept."""
-
 _MOST_ATTEMPTS = 1000
 _WRITTEN, _ORDERED, _DONE = "written/", "ordered/", "done/"
 
@@ -52,8 +50,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     *pending*: it waits for the next start. *ordered*: a task has to apply it, as this ``generation``; with an
     ``offset``, an earlier one has applied it, and ended before a commit. *applied*: ``generation`` reads from
-    ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others are done with. *released*: a commit
-    of ``version`` covers it. *replaced*: another one came before it was applied. *deleted*: by a user.
+    ``offset``; no commit covers it yet. *failed*: ``reason`` says why. *released*: a commit of ``version`` covers it.
     """
 
     stream: str
@@ -187,7 +184,6 @@ class StartpointBook:
         return self._present(self._unfinished())
 
     def states(self, *, done: bool = False) -> list[StartpointState]:
-        """Return all open startpoints, by target; with ``done``, the finished ones first, by age."""
         entries = self._store.scan(self._namespace)
         states = self._states({name: e for name, e in entries.items() if name.startswith((_WRITTEN, _ORDERED))})
         listed = sorted(states.values(), key=_by_key)
@@ -210,7 +206,6 @@ class StartpointBook:
         raise self._overtaken("fanned out")
 
     def grant(self, tasks: Mapping[str, int]) -> dict[str, tuple[Order, ...]]:
-        """Grant tasks their orders: from now on it is up to these generations to apply them. Return the orders."""
         for _ in range(_MOST_ATTEMPTS):
             entries = self._store.scan(self._namespace, _ORDERED)
             mine = {name: state for name, state in self._states(entries).items() if state.task in tasks}
@@ -311,8 +306,6 @@ class StartpointBook:
 
 @dataclass(slots=True)
 class _Orders:
-    """The resulting orders by key, with the orders that they replace."""
-
     before: Mapping[StartpointKey, StartpointState]
     now_ms: int
     new: dict[StartpointKey, StartpointState] = field(default_factory=dict)
@@ -325,7 +318,6 @@ class _Orders:
         self.new[key] = msgspec.structs.replace(point, task=task, state="ordered", at_ms=self.now_ms, reason=None)
 
     def yields(self, task: str, point: StartpointState) -> bool:
-        """Return whether a startpoint without a task may go to this task: not over an unapplied one that names it."""
         key = StartpointKey(point.stream, point.partition, task)
         old = self.new.get(key) or self.before.get(key)
         return old is None or not old.named or old.offset is not None

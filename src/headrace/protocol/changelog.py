@@ -23,7 +23,6 @@ from headrace.core.ids import Offset, TaskName
 from headrace.protocol.record import CommitRecord, LocalCheckpoint, decode_abort, decode_commit
 
 ABORT_SEQ = 1
-"""The seq of an abort record, which is the first record of its generation."""
 
 
 class ReplayStep(Enum):
@@ -31,16 +30,12 @@ class ReplayStep(Enum):
 
     SKIP = "skip"
     """The record doesn't affect state, or doesn't count: ignore it."""
-
     HOLD = "hold"
     """A change: keep it until a commit or an abort follows."""
-
     APPLY = "apply"
     """A commit: apply the held changes in order, together with ``Changelog.local``, in one batch."""
-
     FORGET = "forget"
     """An abort: drop the held changes."""
-
     MISFIT = "misfit"
     """The local state doesn't belong to this changelog: throw it away and replay from an older base."""
 
@@ -62,7 +57,6 @@ class Changelog:
         """The last record of this generation after a gap."""
 
     def owned_by(self, generation: int) -> None:
-        """Set the reader's own generation, so that an abort of this generation by another writer is detected."""
         self._own_generation = generation
 
     def take(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:

@@ -134,7 +134,6 @@ class FrameJudge:
             parent.fence(header.generation, restore.seq)
 
     def feed(self, label: int) -> None:
-        """Note that the buffered frames of ``label`` were processed, except those that are held."""
         for parent in self._parents:
             if parent.holds(label):
                 continue
@@ -186,7 +185,6 @@ class FrameJudge:
         return 0 < self._open < len(self._awaited)
 
     def held(self, label: int) -> frozenset[tuple[SSP, int]]:
-        """Return the (input partition, producer) pairs whose buffered frames of ``label`` must not be processed yet."""
         return frozenset((p.partition.ssp, p.producer) for p in self._parents if p.holds(label))
 
     @property
@@ -205,7 +203,6 @@ class FrameJudge:
         return [(p.partition.ssp, p.producer) for p in self._parents if p.closed <= self.version]
 
     def early(self) -> dict[SSP, Offset]:
-        """Return the offset of the first buffered frame from an awaited task, of each partition that has any."""
         found: dict[SSP, Offset] = {}
         for parent in self._awaited:
             if parent.buffered:
@@ -217,7 +214,6 @@ class FrameJudge:
         return tuple((ssp, partition.position) for ssp, partition in self._inputs.items())
 
     def save(self, version: int) -> tuple[InputEntry, ...]:
-        """Return the input entries of a commit record: what the commit of ``version`` covers of each upstream task."""
         entries = []
         for ssp, partition in self._inputs.items():
             parents = tuple(self.covered(parent, version) for parent in partition.parents.values())
@@ -283,7 +279,6 @@ class FrameJudge:
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
     def forgets(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Whether the restore goes back to before frames that the upstream task committed and this task has covered."""
         restore = _restore(control)
         return self._voids(restore) and restore.seq + 1 < parent.covered
 
@@ -309,7 +304,6 @@ class FrameJudge:
         return Verdict.DROP
 
     def refuse_gap(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Fail: frames are missing, and continuing would lose them."""
         what = f"{header.kind.name} ({header.generation}, #{header.seq})"
         if isinstance(control, Restore):
             what += f", committed through #{control.seq},"

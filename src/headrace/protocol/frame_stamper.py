@@ -89,7 +89,6 @@ class FrameStamper:
         return (*written, *self._former)
 
     def load(self, saved: Iterable[OutputSeq]) -> None:
-        """Continue from the seqs in a commit record. A partition that it doesn't name starts at 0."""
         for seqs in self._seqs.values():
             seqs.update(dict.fromkeys(seqs, 0))
         by_name = {str(stream): stream for stream in self._seqs}

@@ -25,16 +25,12 @@ class Verdict(Enum):
 
     PROCESS = "process"
     """A user, watermark or end-of-stream frame that is in turn: process it."""
-
     BUFFER = "buffer"
     """An early frame: append it to the version buffer under its label (``header.version``)."""
-
     DROP = "drop"
     """A duplicate or void frame: ignore it."""
-
     TAKEN = "taken"
     """A control frame that the machine has handled: nothing else to do."""
-
     ROLLBACK = "rollback"
     """A processed frame has become void: drop all uncommitted state, then perform ``next_step``."""
 
@@ -49,10 +45,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 # -- instructions: start and rollback ----------------------------------------------------------------
 class TakeGeneration(msgspec.Struct, frozen=True):
-    """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
-
-    Only the incarnation that the coordinator considers current gets one. If it is refused, the task stops permanently.
-    """
+    """Drop uncommitted state, buffered and unreceived frames; get a new generation (or stop for good), call ``start``."""
 
 
 class AppendAbort(msgspec.Struct, frozen=True):
@@ -70,10 +63,7 @@ class ReadChangelog(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Restore bookkeeping and source positions from the record, if the task ever committed; seek inputs (None: oldest).
-
-    ``orders`` are startpoints: they say where to read sources, whatever the record says.
-    """
+    """Restore bookkeeping and positions from the record, if any; seek inputs (None: oldest). ``orders`` override."""
 
     record: CommitRecord | None
     inputs: tuple[tuple[SSP, Offset | None], ...]

@@ -170,7 +170,6 @@ class TableMethods:
         return instructions.Found()
 
     def send_restores(self) -> Instruction:
-        """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
         if self.ended():
             self.label = END_VERSION
         else:
@@ -273,7 +272,6 @@ class TableMethods:
 
     @property
     def cut_missed(self) -> bool:
-        """Whether the task has passed over the cut, so that its state wouldn't match the state of others."""
         cut = self._cadence.cut
         passed = cut is not None and (self.version > cut or (self.version == cut and not self.whole))
         return passed and not self.cut_kept
@@ -294,7 +292,6 @@ class TableMethods:
 
     @property
     def whole(self) -> bool:
-        """Whether the last commit contains all that upstream tasks had sent up to its version."""
         record = self._changelog.record
         entries = record.inputs if record else ()
         return all(parent.version >= self.version for entry in entries for parent in entry.parents)
@@ -320,7 +317,6 @@ class TableMethods:
         self._next_version = self._cadence.timely(self._commit_version)
 
     def decide_final(self) -> None:
-        """Choose a final version that is not below any label or parent's version that it includes."""
         judge = self._judge
         self._commit_version = max(self.version + 1, self.label, judge.highest_label, judge.parents_version)
         self._next_version = END_VERSION
@@ -362,7 +358,6 @@ class TableMethods:
         self._judge.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
 
     def check_commit(self) -> None:
-        """Check that the own commit counts, because only then did it happen."""
         self._read_from = self._read_to
         local = self._changelog.local
         found = (local.generation, local.version) if local else None
@@ -370,7 +365,6 @@ class TableMethods:
             raise ProtocolError(f"task {self.config.task}: didn't find its own commit in the changelog")
 
     def stored(self) -> None:
-        """Continue from the state that was taken over, which is committed and in the local database."""
         if self._founding:
             self._sealed = None
             self._adopt(self._changelog.record)
@@ -577,7 +571,6 @@ class ProtocolMachine(TableMethods):
         return self._stamper.stamp(stream, partition, kind)
 
     def stamp_change(self) -> Header:
-        """Return the header of a change frame. Changes may be appended at any time while the task runs."""
         self._expect("stamp_change", Phase.FOUNDING, Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.APPENDING)
         return self._record_header(Kind.CHANGE, self.label)
 

@@ -116,10 +116,7 @@ from typing import Any
 from headrace.protocol.instructions import Instruction
 
 Guard = Callable[[Any], bool]
-"""A method of the machine that says whether something holds."""
-
 Effect = Callable[[Any], None]
-"""A method of the machine that changes its state."""
 
 
 class Phase(Enum):
@@ -151,10 +148,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One phase: the host performs what ``instruction`` returns. Then ``effect`` runs.
-
-    The first phase in ``then`` whose guard holds follows.
-    """
+    """One phase: the host performs ``instruction``, ``effect`` runs, the first of ``then`` whose guard holds follows."""
 
     phase: Phase
     instruction: Callable[[Any], Instruction]

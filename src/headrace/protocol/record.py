@@ -57,7 +57,6 @@ READER_FORMAT = 2
 
 LOCAL_KEY = b"\x00headrace.protocol"
 """The key of the local checkpoint in a task's RocksDB. The stores' own keys never begin with a 0 byte."""
-
 _LOCAL = struct.Struct(">bqiq")
 _CHANGE_HEAD = struct.Struct(">bH")
 
@@ -69,8 +68,8 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class OutputSeq(_Body, frozen=True, kw_only=True):
     """The seq of the last frame that the task had written to one output partition when it committed.
 
-    ``generation`` has written there last. ``landmark`` identifies, in a form of the system, a record that was written
-    with this frame, or after it.
+    ``generation`` has written there last. ``landmark`` is the system's name for a record written with this frame, or
+    later.
     """
 
     stream: str
@@ -208,10 +207,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):
-    """Everything that a restart needs: the body of a changelog's commit frame. ``bookkeeping`` is any JSON of the task.
-
-    ``parents_version`` is the highest version that any parent has announced as committed.
-    """
+    """Everything that a restart needs: the body of a commit frame. ``parents_version``: the highest announced to it."""
 
     format: int = COMMIT_FORMAT
     generation: int
