@@ -176,10 +176,7 @@ def _parse_datetimes(series: pl.Series, expected: pl.Datetime) -> pl.Series:
 # -- bounds ------------------------------------------------------------------------------------------
 _PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_A_DAY = 86_400
-_SECOND = timedelta(seconds=1)
-_EPOCH = date(1970, 1, 1)
-_FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
-_DURATION_DAYS = timedelta.max.days
+_FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
 def is_bounded(dtype: object) -> bool:
@@ -261,8 +258,8 @@ def _bounds(dtype: object) -> tuple[int, int] | None:
     if isinstance(dtype, pl.Date):
         return _FIRST_DAY, _LAST_DAY
     if isinstance(dtype, pl.Duration):
-        a_day = _SECONDS_A_DAY * _PER_SECOND[dtype.time_unit]
-        return -_DURATION_DAYS * a_day, _DURATION_DAYS * a_day
+        most = timedelta.max.days * _SECONDS_A_DAY * _PER_SECOND[dtype.time_unit]
+        return -most, most
     if isinstance(dtype, pl.Datetime):
         return _moments(dtype.time_unit, dtype.time_zone)
     if isinstance(dtype, pl.Decimal):
@@ -295,7 +292,7 @@ def _moments(unit: str, zone: str | None) -> tuple[int, int]:
 
 def _offset_s(zone: str, moment: datetime) -> int:
     offset = ZoneInfo(zone).utcoffset(moment)
-    return 0 if offset is None else offset // _SECOND
+    return 0 if offset is None else offset // timedelta(seconds=1)
 
 
 def filled(series: pl.Series, value: object) -> pl.Series:

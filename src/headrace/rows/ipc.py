@@ -23,13 +23,10 @@ from headrace.rows.values import without_wild_views
 _LAYOUT = pl.CompatLevel.newest()
 _END_OF_IPC = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _UNREADABLE = (pl.Int128, pl.UInt128, pl.Object)
-_ALWAYS_READABLE = frozenset(
-    {
-        pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64,
-        pl.Boolean, pl.String, pl.Binary, pl.Date, pl.Time, pl.Datetime, pl.Duration, pl.Categorical, pl.Enum, pl.Null,
-    }
-)  # fmt: skip
-"""Types all of whose values can be read."""
+_ALWAYS_READABLE = frozenset({
+    pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64,
+    pl.Boolean, pl.String, pl.Binary, pl.Date, pl.Time, pl.Datetime, pl.Duration, pl.Categorical, pl.Enum, pl.Null,
+})  # fmt: skip
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError)
 _FEW_ROWS = 4096  # tables of so few rows are joined faster by PyArrow, which copies more slowly
 WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"

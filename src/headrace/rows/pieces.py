@@ -84,12 +84,11 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
         parts = [value.encode() if isinstance(value, str) else value for value in values]
         ends = np.cumsum([0, *map(len, parts)])
         if ends[-1] > _BYTES_MAX:
-            raise DataError(
-                f"{len(values)} pieces of a batch job have {ends[-1]} bytes, but Spark takes at most {_BYTES_MAX} at a "
-                "time",
-                hint="the messages are too large for a batch job: store large values elsewhere, and send references to "
-                "them",
+            have = f"{len(values)} pieces of a batch job have {ends[-1]} bytes"
+            large = (
+                "the messages are too large for a batch job: store large values elsewhere, and send references to them"
             )
+            raise DataError(f"{have}, but Spark takes at most {_BYTES_MAX} at a time", hint=large)
         buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(dtype, len(values), buffers, 0)
 
@@ -177,30 +176,23 @@ def readable_rows(
 ) -> tuple[list[pl.DataFrame], list[BadRow]]:
     frames: list[pl.DataFrame] = []
     bad: list[BadRow] = []
-    _halve(rows, 0, parse, frames, bad)
+
+    def halve(rows: Sequence[bytes], first: int) -> None:
+        try:
+            frame = parse(rows)
+            if frame.height != len(rows):
+                raise RowsUnreadable(f"{frame.height} rows instead of {len(rows)}")
+            frames.append(frame)
+        except RowsUnreadable as error:
+            if len(rows) == 1:
+                bad.append(BadRow(first, str(error), rows[0].rstrip(b"\r\n")))
+                return
+            middle = len(rows) // 2
+            halve(rows[:middle], first)
+            halve(rows[middle:], first + middle)
+
+    halve(rows, 0)
     return frames, bad
-
-
-def _halve(
-    rows: Sequence[bytes],
-    first: int,
-    parse: Callable[[Sequence[bytes]], pl.DataFrame],
-    frames: list[pl.DataFrame],
-    bad: list[BadRow],
-) -> None:
-    try:
-        frame = parse(rows)
-        if frame.height != len(rows):
-            raise RowsUnreadable(f"{frame.height} rows instead of {len(rows)}")
-    except RowsUnreadable as error:
-        if len(rows) == 1:
-            bad.append(BadRow(first, str(error), rows[0].rstrip(b"\r\n")))
-            return
-        middle = len(rows) // 2
-        _halve(rows[:middle], first, parse, frames, bad)
-        _halve(rows[middle:], first + middle, parse, frames, bad)
-    else:
-        frames.append(frame)
 
 
 # -- sorting -----------------------------------------------------------------------------------------
@@ -209,8 +201,8 @@ _ROWS_MIN = 4096  # Polars sorts fewer rows as fast, and a single column of numb
 _SAMPLE = 32
 _WORD_BITS, _WORD_BYTES = 64, 8
 _SIGN = np.uint64(1 << _WORD_BITS - 1)
+# By number of bytes: a word with these bytes set, the first ones.
 _FIRST_BYTES = np.array([(1 << _WORD_BITS) - (1 << 8 * (_WORD_BYTES - kept)) for kept in range(9)], np.uint64)
-"""By number of bytes: a word with these bytes set, the first ones."""
 
 
 def sort_rows(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

@@ -93,7 +93,6 @@ _DTYPE_OF_PYTHON: Mapping[Any, pl.DataType] = {
     datetime: pl.Datetime("us"), date: pl.Date(),
 }  # fmt: skip
 _REFUSED = (pl.Object, pl.Unknown, pl.Int128, pl.UInt128)
-_ALLOWED_DTYPES = "any Polars type but Object, Unknown, Int128 and UInt128"
 _ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], Optional[...] or a dataclass of these"
 
 
@@ -109,7 +108,8 @@ def dtype_of(column: object, declared: object) -> pl.DataType:
     if not _holds_refused(dtype):
         return dtype
     raise DeclarationError(
-        f"column {column!r}: a stream can't hold values of type {declared!r}", hint=f"use {_ALLOWED_DTYPES}"
+        f"column {column!r}: a stream can't hold values of type {declared!r}",
+        hint="use any Polars type but Object, Unknown, Int128 and UInt128",
     )
 
 
@@ -326,11 +326,9 @@ class Schema:
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """The schema of a declaration of columns. Raises ``DeclarationError`` for a type that a stream can't hold.
-
-        That is a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a schema of
-        PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``).
-        """
+        """The schema of a dict of types (Polars', Python's, PyArrow's or Spark's), a dataclass, a model of Pydantic, a
+        schema of PyArrow or Spark, a ``Schema``, or None for bytes (``key``, ``value``). Raises ``DeclarationError``
+        for a type that a stream can't hold."""
         if declared is None:
             return cls(BYTES_COLUMNS)
         if isinstance(declared, Schema):
@@ -395,9 +393,8 @@ class Schema:
 
         A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
         number, a wide integer to a narrow one), rows whose value doesn't survive don't fit. Nor do rows with a date,
-        time, duration or decimal that can't be represented. Missing columns are null if they are ``optional``.
-
-        Raises ``DataError`` if another column is missing, or has a type that can't be cast to the expected one.
+        time, duration or decimal that can't be represented. Missing columns are null if they are ``optional``. Raises
+        ``DataError`` if another one is missing, or has a type that can't be cast to the expected one.
         """
         if df.dtypes == self._dtypes and df.columns == self._names:
             if not self._bounded:
@@ -431,10 +428,8 @@ class Schema:
         return self._build([series.to_list() for series in df.get_columns()])
 
     def from_records(self, records: Sequence[Any], *, exact: bool = False) -> pl.DataFrame:
-        """A batch of dicts, or of instances of ``record``; ``exact``: a key that isn't a column doesn't fit.
-
-        Raises ``DataError`` with the index of the first record that doesn't fit, and the reason.
-        """
+        """A batch of dicts, or of instances of ``record``; ``exact``: a key that isn't a column doesn't fit. Raises
+        ``DataError`` with the index of the first record that doesn't fit, and the reason."""
         try:
             return self._batch(records, exact)
         except Exception as error:
@@ -443,10 +438,8 @@ class Schema:
             raise DataError(f"{len(records)} records fit the schema one by one, but not as a batch: {error}") from error
 
     def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-        """A batch of the records that fit exactly, and for each other its index (from ``start``) and an error.
-
-        They are found by bisection, so that a few of them among many records cost little.
-        """
+        """A batch of the records that fit exactly, and for each other its index (from ``start``) and an error. They are
+        found by bisection, so that a few of them among many records cost little."""
         try:
             return self._batch(records, exact=True), []
         except Exception as error:  # noqa: BLE001  # a value may raise anything; its record is reported in the end
@@ -472,10 +465,8 @@ class Schema:
         return DataError(f"the record can't be converted to a row: {error}")
 
     def values_of(self, record: Any) -> Sequence[Any]:
-        """The values of a dict, or of an instance of ``record``. Their types aren't checked.
-
-        Raises ``DataError`` for any other object, and for a dict that lacks a column or has another key.
-        """
+        """The values of a dict, or of an instance of ``record``. Their types aren't checked. Raises ``DataError`` for
+        any other object, and for a dict that lacks a column or has another key."""
         try:
             if type(record) is dict or isinstance(record, Mapping):
                 values = self.dict_values(record)
@@ -492,8 +483,7 @@ class Schema:
         raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
 
     def from_columns(self, columns: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
-        """A batch of columns of values. Raises ``DataError`` for the first row that doesn't fit, which ``where``
-        names."""
+        """A batch of columns of values. Raises ``DataError`` for the first row that doesn't fit; ``where`` names it."""
         try:
             return pl.DataFrame(list(map(column, self._names, columns, self._dtypes)))
         except Exception as error:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import codecs
 import datetime as dt
-import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -39,9 +38,12 @@ from headrace.rows.pieces import RowsUnreadable
 from headrace.rows.values import column
 
 # -- wire --------------------------------------------------------------------------------------------
-_SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Duration)
-_UNSIGNED = (pl.UInt8, pl.UInt16, pl.UInt32)
-_AS_TEXT = (pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time)
+_WIDE: Sequence[tuple[tuple[type[pl.DataType], ...], pl.DataType]] = (
+    ((pl.Int8, pl.Int16, pl.Int32, pl.Duration), pl.Int64()),
+    ((pl.UInt8, pl.UInt16, pl.UInt32), pl.UInt64()),
+    ((pl.Float32,), pl.Float64()),
+    ((pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time), pl.String()),
+)
 
 
 def wire_columns(columns: Columns) -> Columns:
@@ -49,14 +51,9 @@ def wire_columns(columns: Columns) -> Columns:
 
 
 def _wire(dtype: pl.DataType) -> pl.DataType:
-    if isinstance(dtype, _SIGNED):
-        return pl.Int64()
-    if isinstance(dtype, _UNSIGNED):
-        return pl.UInt64()
-    if isinstance(dtype, pl.Float32):
-        return pl.Float64()
-    if isinstance(dtype, _AS_TEXT):
-        return pl.String()
+    for narrow, wide in _WIDE:
+        if isinstance(dtype, narrow):
+            return wide
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
         return pl.Datetime(dtype.time_unit, "UTC")
     if isinstance(dtype, pl.List | pl.Array):
@@ -222,7 +219,7 @@ class JsonRows:
 
     def _meant(self, error: Exception) -> str:
         unknown = re.search(r"unknown field `([^`]+)`", str(error))
-        close = difflib.get_close_matches(unknown[1], self.columns, n=1) if unknown else []
+        close = get_close_matches(unknown[1], self.columns, n=1) if unknown else []
         return f" (did you mean {close[0]}?)" if close else ""
 
     def _frame(self, rows: Sequence[Any]) -> pl.DataFrame:

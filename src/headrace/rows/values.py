@@ -30,9 +30,8 @@ class UnfitError(ValueError):
 
 
 def column(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """The values as a column of this type. Raises an ``Exception`` if one of them doesn't fit exactly.
-
-    Polars panics over some values, and what it raises then isn't an ``Exception``. From others it rounds digits away.
+    """The values as a column of this type. Raises an ``Exception`` if one doesn't fit exactly: Polars panics over some,
+    and what it raises then isn't an ``Exception``; from others it rounds digits away.
 
     >>> column("price", [Decimal("NaN")], pl.Decimal(10, 2))
     Traceback (most recent call last):
@@ -88,13 +87,10 @@ def _exact(values: Sequence[Any], dtype: Any) -> Sequence[Any]:
     return values
 
 
-_MADE_AT_ONCE = frozenset(
-    {
-        pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64,
-        pl.String, pl.Binary, pl.Boolean,
-    }
-)  # fmt: skip
-"""Types of which Polars makes a column in one pass over the values, if all of them are of the right type."""
+_MADE_AT_ONCE = frozenset({  # in one pass over the values, if all of them are of the right type
+    pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64,
+    pl.String, pl.Binary, pl.Boolean,
+})  # fmt: skip
 
 
 class _Values(list[Any]):
@@ -219,7 +215,6 @@ NAMES: dict[str, Any] = {"is_unicode": _is_unicode, "date": date, "datetime": da
 
 # -- wild views --------------------------------------------------------------------------------------
 _VIEWS = (pa.string_view().id, pa.binary_view().id)
-_INLINE_MAX = 12
 _WORDS = 4  # a view is four numbers of 32 bits: size, first bytes, buffer, offset; or size and all bytes
 
 
@@ -261,9 +256,9 @@ def _tamed(array: pa.Array) -> pa.Array:
     parts = [_tamed(part) for part in _parts(array)]
     if not parts:
         return array
-    buffers = array.buffers()[: dtype.num_buffers]
     if pa.types.is_struct(dtype):  # its fields are sliced already, its validity isn't
         return pa.StructArray.from_arrays(parts, fields=list(dtype), mask=array.is_null())
+    buffers = array.buffers()[: dtype.num_buffers]
     return pa.Array.from_buffers(dtype, len(array), buffers, array.null_count, array.offset, parts)
 
 
@@ -276,7 +271,7 @@ def _is_wild(array: pa.Array) -> bool:
     nulls = np.flatnonzero(bits[start:] == 0) + start
     numbers = np.frombuffer(views, "<i4")
     sizes = numbers[nulls * _WORDS]
-    long = (sizes < 0) | (sizes > _INLINE_MAX)
+    long = (sizes < 0) | (sizes > 12)  # up to 12 bytes are in the view itself
     if not long.any():
         return False
     places, sizes = nulls[long] * _WORDS, sizes[long].astype(np.int64)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.api.specs import Graph
     from headrace.life.startpoints import StartpointState
 
-_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 _QUICKLY = "-XX:TieredStopAtLevel=1"
 
 Pipeline = Annotated[
@@ -181,13 +180,11 @@ def run(
 
 
 def hurry_jvm(environ: MutableMapping[str, str]) -> None:
-    """Make the JVM that starts next compile quickly rather than well, because it only hosts Python containers.
-
-    The second compiler takes half of the processor time of a start. The user's SPARK_SUBMIT_OPTS take precedence.
-    """
-    given = environ.get(_JVM_OPTIONS, "")
+    """Make the JVM that starts next compile quickly rather than well, because it only hosts Python containers: the
+    second compiler takes half of the processor time of a start. The user's SPARK_SUBMIT_OPTS take precedence."""
+    given = environ.get("SPARK_SUBMIT_OPTS", "")
     if _QUICKLY not in given.split():
-        environ[_JVM_OPTIONS] = f"{_QUICKLY} {given}".rstrip()
+        environ["SPARK_SUBMIT_OPTS"] = f"{_QUICKLY} {given}".rstrip()
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:

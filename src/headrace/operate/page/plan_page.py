@@ -2,52 +2,41 @@
 
 The layout is a simple form of Sugiyama's method. Each box gets a rank, which is its column. A link over several ranks
 gets a stand-in in each rank that it passes, so that it runs between boxes. Then each rank is sorted and moved, some
-times forward and backward, so that links are as level as possible. The same boxes and links always give the same
-picture.
+times forward and backward, so that links are as level as possible.
 
-Streams and stages are boxes of HTML, and SVG draws the lines between them. A stage is a list: its tables, then its
-operators. A row follows from the row above it unless lines say otherwise; they run at the right side of the list. No
-script is needed: every box links to its description in the page, and the one that is linked to is shown. A live picture
-has room for what is measured: its scripts, plain modules without a library, find the places by ``data-`` attributes.
+A stage is a list: its tables, then its operators. A row follows from the row above it unless lines at the right side of
+the list say otherwise. No script is needed: every box links to its description, and the one that is linked to is shown.
+A live picture has room for what is measured: its scripts find the places by ``data-`` attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
 from string import Template
+from typing import NamedTuple
 
 from headrace.api.checks import Location
-from headrace.plan.render import (
-    RenderedOperator,
-    RenderedPlan,
-    RenderedStage,
-    RenderedStream,
-    RenderedTable,
-    counted,
-    to_text,
-)
+from headrace.operate.words import counted
+from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable, to_text
 
 Point = tuple[float, float]
+Way = Sequence[tuple[str, float]]  # the boxes that a link touches, in its order, and the heights from their tops
 
-_SWEEPS = 8
-_STAND_IN_HEIGHT = 10.0
+_SWEEPS, _STAND_IN_HEIGHT = 8, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A size."""
 
     width: float
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """From the right side of one box to the left side of another, at heights measured from their tops."""
 
     source: str
@@ -56,18 +45,13 @@ class Link:
     target_y: float
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The upper left corner of each box, and the points that each link passes."""
 
     places: Mapping[str, Point]
     routes: Sequence[Sequence[Point]]
     width: float
     height: float
-
-
-Way = Sequence[tuple[str, float]]
-"""The boxes that a link touches, from its source to its target, each with the height from the box's top."""
 
 
 def lay_out(boxes: Mapping[str, Box], links: Sequence[Link], *, gap_x: float, gap_y: float) -> Layout:
@@ -130,10 +114,8 @@ def _tops(columns: list[list[str]], sizes: Mapping[str, Box], ways: Sequence[Way
         for names in columns if forward else reversed(columns):
             # The top at which the links of a box on one side would be level on average; without links, where it is.
             wanted = {
-                name: sum(tops[other] + lower for other, lower in linked[name]) / len(linked[name])
-                if linked[name]
-                else tops[name]
-                for name in names
+                name: sum(tops[other] + lower for other, lower in ends) / len(ends) if ends else tops[name]
+                for name, ends in ((name, linked[name]) for name in names)
             }
             names.sort(key=lambda name: wanted[name] + sizes[name].height / 2)
             tops |= _apart([(name, wanted[name], sizes[name].height + gap) for name in names])
@@ -142,11 +124,9 @@ def _tops(columns: list[list[str]], sizes: Mapping[str, Box], ways: Sequence[Way
 
 
 def _apart(wanted: Sequence[tuple[str, float, float]]) -> dict[str, float]:
-    """The tops nearest to the wanted ones (least squares) at which boxes of these heights keep order and distance.
-
-    Measured from where each box would be in a dense stack, tops only have to rise. So neighbours that want to overlap
-    are pooled at the mean of what they want.
-    """
+    """The tops nearest to the wanted ones (least squares) at which boxes of these heights keep order and distance:
+    measured from where each box would be in a dense stack, tops only have to rise. So neighbours that want to overlap
+    are pooled at the mean of what they want."""
     pools: list[tuple[float, int]] = []
     offsets, offset = [], 0.0
     for _, top, height in wanted:
@@ -163,11 +143,9 @@ def _apart(wanted: Sequence[tuple[str, float, float]]) -> dict[str, float]:
 
 # The style sheet has these sizes, too.
 _PILL_HEIGHT, _HEAD_HEIGHT, _ROW_HEIGHT, _STAGE_PADDING = 46.0, 36.0, 62.0, 16.0
-_ROW_WIDTH = 240.0
-_GAP_X, _GAP_Y = 46.0, 26.0
-_LIVE_GAP_X, _LIVE_HEIGHT = 92.0, 74.0
+_ROW_WIDTH, _PILL_MAX = 240.0, 210.0
+_GAP_X, _GAP_Y, _LIVE_GAP_X, _LIVE_HEIGHT = 46.0, 26.0, 92.0, 74.0
 _ARC, _ARC_MAX = 7.0, 63.0
-_PILL_MAX = 210.0
 
 
 class _StageBox:
@@ -405,13 +383,9 @@ _LEGEND = (
     ("table remote", "remote table"),
 )  # fmt: skip
 _LINES = (
-    ("flow", "messages"),
-    ("broadcast", "to every task"),
-    ("side", "side input"),
-    ("table", "into a table, or looked up in it"),
-    ("dead-letter", "what can't be read"),
-)
-
+    ("flow", "messages"), ("broadcast", "to every task"), ("side", "side input"),
+    ("table", "into a table, or looked up in it"), ("dead-letter", "what can't be read"),
+)  # fmt: skip
 Facts = Iterable[tuple[str, str]]
 
 

@@ -40,18 +40,14 @@ _COUNTS = {
 
 
 Amounts = defaultdict[str, float]
-
-
 _none = partial(defaultdict[str, float], float)
 
 
 @dataclass(slots=True)
 class Totals:
-    """What one task has counted since the run began, by what each count is of; ``state_bytes`` and ``keys`` are now's.
-
-    Several threads read totals: nothing is added to them once they are made. ``inputs`` are by stream
-    (``system.name``), ``outputs`` by id, ``latency`` by until when it is measured.
-    """
+    """What one task has counted since the run began; ``state_bytes`` and ``keys`` are now's. Several threads read them:
+    nothing is added to totals once they are made. ``inputs`` are by ``system.name``, ``outputs`` by id, ``latency`` by
+    until when it is measured."""
 
     inputs: Amounts = field(default_factory=_none)
     outputs: Amounts = field(default_factory=_none)
@@ -178,7 +174,7 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     for number, count in enumerate(counts):
         if count > 0 and below + count >= wanted:
             low = SECONDS[number - 1] if number else 0.0
-            high = SECONDS[number] if number < len(SECONDS) else SECONDS[-1]
+            high = SECONDS[min(number, len(SECONDS) - 1)]
             return low + (high - low) * (wanted - below) / count
         below += count
     return SECONDS[-1]
@@ -200,8 +196,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> Document:
     return patch
 
 
-_BUSY_FROM = 0.01
-_TRACE_LINES = 40
+_BUSY_FROM, _TRACE_LINES = 0.01, 40
 _ERRORS_MAX, _REASONS_MAX, _WAITING_MAX = 40, 20, 50
 
 
@@ -217,10 +212,9 @@ class PlanFacts:
     @classmethod
     def of(cls, plan: RenderedPlan) -> PlanFacts:
         readers: dict[str, list[str]] = {}
-        for stage in plan.stages:
-            for task in stage.tasks:
-                for ssp in task.inputs:
-                    readers.setdefault(str(ssp), []).append(str(task.name))
+        for task in (task for stage in plan.stages for task in stage.tasks):
+            for ssp in task.inputs:
+                readers.setdefault(str(ssp), []).append(str(task.name))
         return cls(
             streams={f"{stream.system}.{stream.physical}": id_ for id_, stream in plan.streams.items()},
             readers={ssp: tuple(tasks) for ssp, tasks in readers.items()},
@@ -239,10 +233,7 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
     found = reasons(status, facts.readers, lambda name: paces[name].share("busy") if name in paces else 0.0, now_ms)
     return {
         "app": _known(
-            name=status.app,
-            state=status.state,
-            started=status.started_at,
-            ended=status.ended_at,
+            name=status.app, state=status.state, started=status.started_at, ended=status.ended_at,
             guarantee=status.guarantee,
         ),
         "stages": {
@@ -252,10 +243,7 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
         "tasks": {task.name: _task(task, paces[task.name], hosts.get(task.name), now_ms) for task in status.tasks},
         "reasons": [
             {
-                "kind": one.kind,
-                "text": one.text,
-                "remedy": one.remedy,
-                "since": _rounded_time(one.since_ms),
+                "kind": one.kind, "text": one.text, "remedy": one.remedy, "since": _rounded_time(one.since_ms),
                 "tasks": list(one.tasks[:_WAITING_MAX]),
             }
             for one in found[:_REASONS_MAX]
@@ -263,7 +251,7 @@ def view_of(facts: PlanFacts, status: AppStatus, happened: Between, now_ms: int)
         "containers": {str(container.id): _container(container) for container in status.containers},
         "outputs": _outputs(status.tasks),
         "errors": sorted(_errors(status), key=lambda one: -int(one["at"]))[:_ERRORS_MAX],
-    }
+    }  # fmt: skip
 
 
 def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between, now_ms: int) -> dict[str, Any]:
@@ -274,18 +262,15 @@ def point_of(facts: PlanFacts, status: AppStatus, recent: Between, last: Between
         rows_in += sum(rate for name, rate in pace.rates("inputs").items() if facts.streams.get(name) in facts.outside)
         rows_out += sum(rate for name, rate in pace.rates("outputs").items() if name in facts.results)
     point = {
-        "t": now_ms,
-        "in": _rounded(rows_in),
-        "out": _rounded(rows_out),
-        "p50": _ms(recent.latency("sent", 0.5)),
-        "p99": _ms(recent.latency("sent", 0.99)),
+        "t": now_ms, "in": _rounded(rows_in), "out": _rounded(rows_out),
+        "p50": _ms(recent.latency("sent", 0.5)), "p99": _ms(recent.latency("sent", 0.99)),
         "committed": _ms(recent.latency("committed", 0.99)),
         "parts": {part: _rounded(ms) for part, ms in recent.commit_ms().items()} or None,
         "state": sum(totals.state_bytes for totals in recent.after.tasks.values()),
         "early": sum(task.early_bytes for task in status.tasks) or None,
         "restarts": last.after.restarts - last.before.restarts or None,
         "rollbacks": last.count("rollbacks") or None,
-    }
+    }  # fmt: skip
     return _known(**point)
 
 
@@ -322,10 +307,8 @@ def _stage(
 
 
 def _steps(tasks: Iterable[TaskStatus], paces: Mapping[str, TaskPace]) -> Document:
-    """Each step: messages per second, the busiest task's share of time in its function, keys, and whether it is held.
-
-    Named with its stage: two stages may share the work of a window. A step without a function of the app has no share.
-    """
+    """Each step by its name and stage: two stages may share the work of a window. ``busy`` is the busiest task's share
+    of time in the step's function; a step without a function of the app has none."""
     rates, shares, keys = _none(), _none(), _none()
     held: set[str] = set()
     for task in tasks:
@@ -433,8 +416,7 @@ def _rounded(number: float) -> float:
     if number < 0.001:
         return 0
     digits = 2 - floor(log10(number))
-    rounded = round(number, digits)
-    return int(rounded) if digits <= 0 else rounded
+    return int(round(number, digits)) if digits <= 0 else round(number, digits)
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -450,11 +432,8 @@ def _known(**values: Any) -> Document:
     return {name: value for name, value in values.items() if value is not None}
 
 
-Point = Mapping[str, Any]
-"""``t`` is a time in ms since the epoch. What wasn't measured is missing. ``parts`` are milliseconds by part."""
-
-FINE, SPAN_MS = 300, 3_600_000
-COARSE_MS = 10_000
+Point = Mapping[str, Any]  # ``t`` is in ms since the epoch, ``parts`` are in ms; what wasn't measured is missing
+FINE, SPAN_MS, COARSE_MS = 300, 3_600_000, 10_000
 _SUMMED = frozenset({"restarts", "rollbacks", "errors"})
 _WORST = frozenset({"p50", "p99", "committed", "state", "early", "lag"})
 
