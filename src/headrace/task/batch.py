@@ -81,8 +81,8 @@ class Merging:
     """The pieces of one task that have been read and not yet handed out."""
 
     def __init__(self, order: BatchOrder, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
-        """Of rows of equal time, those of the partition with the lowest of ``ranks`` come first. ``enough``: how many
-        rows are held before it is worth while to look for complete ones."""
+        """Of rows of equal time, those with the lowest of ``ranks`` come first. ``enough``: how many are held at
+        least."""
         self._order = order
         self._ranks = ranks
         self._held: dict[SSP, list[pl.DataFrame]] = {}
@@ -121,7 +121,7 @@ class Merging:
 
 
 def _alternating(ready: Mapping[SSP, pl.DataFrame], *, watched: bool) -> Iterator[Run]:
-    """Runs in order of time between partitions, too. ``watched``: no run has rows of two times."""
+    """``watched``: no run has rows of two times."""
     ssps = list(ready)
     times = np.concatenate([rows.get_column(TIME).to_numpy() for rows in ready.values()])
     owner = np.repeat(np.arange(len(ssps)), [rows.height for rows in ready.values()])
@@ -146,8 +146,7 @@ FOR_DRIVER = (LEFT, COUNTED)
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a partition of a source, to read on at ``entry``, or of a stream, from its writer (1 of
-    ``tasks``)."""
+    """The progress of a partition of a source, to read on at ``entry``, or of a stream, from one of ``tasks``."""
 
     progress: Progress
     entry: SourceEntry | None = None
@@ -164,7 +163,6 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_of_counts(counters: Mapping[str, int], writer: str) -> Piece:
-    """The counters of a task, or of the reader of a partition, as a piece."""
     return _note(COUNTED, 0, writer, counters)
 
 
@@ -191,8 +189,7 @@ HELD_ROWS = 1 << 18  # rows that a writer collects before it cuts pieces: the mo
 
 
 class PieceWriter(Port):
-    """Where the results of a task leave it in a batch job; ``take`` returns the pieces that are complete. They are cut
-    in order of time; rows without event time keep their order. Who runs the job publishes a sink's rows."""
+    """Cuts results into pieces in order of time; rows without event time keep their order."""
 
     def __init__(self, graph: Graph, streams: Mapping[str, StreamPlan], writer: str, number: int = 0) -> None:
         """``streams`` are those that may be written. ``number`` is the partition of rows without keys."""
@@ -228,7 +225,6 @@ class PieceWriter(Port):
         return rows.with_columns((pl.col(START) if partial else self._times[stream]).alias(TIME))
 
     def take(self, *, all_of_it: bool = False) -> Iterator[Piece]:
-        """Cut what has been collected, if it is enough."""
         if self._rows < HELD_ROWS and not all_of_it:
             return
         held, self._held, self._rows = self._held, {}, 0
@@ -260,7 +256,6 @@ class Reading:
     """Reads source partitions of a plan, each up to its end."""
 
     def __init__(self, plan: Plan, ends: Mapping[SSP, Offset], connections: Connections) -> None:
-        """``ends`` has those that don't end by themselves."""
         self._plan = plan
         self._ends = ends
         self._connections = connections
@@ -362,15 +357,14 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Where tasks commit ``version``, and leave their state below ``folder``, which all of them can reach. ``given``
-    are the source partitions that aren't read, because their history comes from elsewhere."""
+    """Where tasks commit ``version`` and leave their state below ``folder``; ``given`` partitions aren't read at
+    all."""
 
     version: int
     folder: str
     given: Mapping[SSP, Said] = field(default_factory=dict)
 
     def before(self, ssp: SSP, spec: StreamSpec, rows: pl.DataFrame) -> pl.DataFrame:
-        """Those rows of the history of a partition that aren't read live."""
         time, said = spec.event_time, self.given.get(ssp)
         if time is None or spec.schema is None or said is None:
             return rows
@@ -395,7 +389,6 @@ class FedTask:
         writer: str = "",
         seam: Seam | None = None,
     ) -> None:
-        """``folder`` is for its state; ``now_ms`` is the wall clock. ``writer`` is its name in its pieces."""
         self.scope = TaskScope.of(plan, stage, task)
         self.metrics = TaskMetrics(str(task.name))
         self._woken = threading.Event()
@@ -495,7 +488,7 @@ class FedTask:
 
     @cached_property
     def _limits(self) -> Mapping[SSP, int]:
-        """Up to where event time may come in each partition; all that is said of them is said before the first rows."""
+        """All that is said of partitions is said before the first rows."""
         if self._seam is None:
             return dict.fromkeys(self.scope.inputs, FOREVER)
         known = {ssp: combined(said.progress for said in self._said.get(ssp, ())) for ssp in self.scope.inputs}

@@ -101,7 +101,6 @@ class Calls:
         self._asked_ms = None
 
     def threads(self, most: int) -> Threads:
-        """Threads for the calls of a plain function, ``most`` at once."""
         return Threads(most)
 
     def close(self) -> None:
@@ -138,7 +137,6 @@ class Lane(Generic[Argument]):
         limit: TokenBucket | None = None,
         cost: Callable[[Argument], float] = lambda argument: 1.0,
     ) -> None:
-        """``limit`` bounds the rate of calls; ``cost`` is the weight of a call in it."""
         self.calling = calling
         self._calls = calls
         self._function = function
@@ -332,7 +330,6 @@ class ReorderQueue(Generic[Result]):
         self._marks: deque[tuple[int, int]] = deque()  # the queued watermarks, each with the number of places before it
 
     def __len__(self) -> int:
-        """The number of places whose results haven't left."""
         return self._next - self._left
 
     def take_places(self, count: int) -> range:

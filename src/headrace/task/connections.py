@@ -46,7 +46,6 @@ class Connections:
     """Systems by name, opened when they are first needed and closed together."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None, at_work: AtWork | None = None) -> None:
-        """``wake`` wakes the run loop from another thread when calls are done."""
         self.calls = Calls(wake)
         self.at_work = at_work or AtWork()
         self._systems: dict[str, System] = {}
@@ -94,28 +93,23 @@ class Connections:
                 yield from group.stirred()
 
     def learn(self) -> None:
-        """Collect arrivals for the consumers of groups, before all of them are polled."""
         for _ in self.stirred():
             pass
 
     def is_woken(self, spec: SystemSpec) -> bool:
-        """The consumers of this system are woken as a group: ``stirred`` names them."""
         return not keeps_rows(spec) and self._group(spec) is not None
 
     def record_producer(self, spec: SystemSpec) -> Producer:
-        """The container's producer for a record system; raises ``UsageError`` for a row system."""
         if spec.name not in self._producers:
             self._producers[spec.name] = self._system(spec).producer()
         return self._producers[spec.name]
 
     def target(self, spec: SystemSpec, stream: StreamId) -> Target:
-        """The container's target for an output in a row system."""
         if stream not in self._targets:
             self._targets[stream] = self._row_system(spec).target(stream.name)
         return self._targets[stream]
 
     def flush_records(self) -> None:
-        """Wait until everything sent to record systems is acknowledged."""
         for producer in self._producers.values():
             producer.flush()
 

@@ -87,9 +87,8 @@ class Container:
         keep: Callable[[Work | None], None] = lambda work: None,
         report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation and orders, at its start and at each rollback. ``keep``
-        receives each call of the app's own code when it begins, and None when it ends. ``report`` reports the outcome
-        of orders to the coordinator."""
+        """``next_generation`` is called at a task's start and at each rollback. ``keep`` receives each call of the
+        app's own code when it begins, and None when it ends."""
         self._clock = clock
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
@@ -157,12 +156,10 @@ class Container:
 
     @property
     def drained(self) -> bool:
-        """Whether it was ordered to drain, and has drained."""
         return self._draining and not self.stopped
 
     def run(self, observe: Observe | None = None) -> None:
-        """Run the loop until all tasks have finished, or until ``drain`` or ``stop``. ``observe`` is called a few times
-        a second, on this thread, to publish the tasks' status."""
+        """``observe`` is called a few times a second, on this thread, to publish the tasks' status."""
         self._observe = observe
         selector = selectors.DefaultSelector()
         try:
@@ -206,7 +203,7 @@ class Container:
         self.wakeup.close()
 
     def turn(self) -> float:
-        """Run one turn of the loop; return for how long (ms) it may sleep then."""
+        """Return for how long (ms) the loop may sleep then."""
         if self.wakeup.rung():
             self._loop.everyone()
             for host in self.hosts:

@@ -54,7 +54,6 @@ def is_time_ms(event_time: EventTime, dtype: pl.DataType) -> bool:
 
 
 def is_whole_ms(dtype: pl.DataType) -> bool:
-    """Whether times of this type have nothing beyond their ms."""
     return not isinstance(dtype, pl.Datetime) or dtype.time_unit == "ms"
 
 
@@ -66,7 +65,6 @@ def rest_ns(times: pl.Series) -> npt.NDArray[np.int64]:
 
 
 def from_ms(column: str, dtype: pl.DataType) -> pl.Expr:
-    """A column of ms as the given integer or Datetime type."""
     if isinstance(dtype, pl.Datetime):
         moment = pl.col(column).cast(pl.Datetime("ms"))
         if dtype.time_zone is not None:
@@ -115,7 +113,6 @@ def why_no_times(column: pl.Series, wrong: pl.Series) -> str:
 
 
 def looks_like_seconds(column: pl.Series) -> str | None:
-    """A warning if these integers would all be recent moments in seconds, but early in 1970 in milliseconds."""
     lowest, highest = column.min(), column.max()
     if not isinstance(lowest, int) or not isinstance(highest, int):
         return None
@@ -205,9 +202,8 @@ NOTHING_HEARD: Heard = {}
 
 
 class Progress(NamedTuple):
-    """The progress of event time in a partition, in a stream, or at an operator. What is idle sends nothing at present,
-    and promises nothing. ``heard`` is of the sources of which all tasks of the stage hear alike, through intermediate
-    streams, ``own`` of the source partitions that only this task reads."""
+    """``heard`` is of the sources of which all tasks of the stage hear alike, through intermediate streams, ``own`` of
+    the source partitions that only this task reads. What is idle promises nothing."""
 
     watermark: int = NEVER
     idle: bool = False
@@ -221,7 +217,6 @@ class Progress(NamedTuple):
         return self if self.ended else Progress(self.watermark, False, False, heard, own)
 
     def after_the_end(self) -> Progress:
-        """The same once it has ended."""
         return Progress(self.watermark, False, True, dict.fromkeys(self.heard, OVER), dict.fromkeys(self.own, OVER))
 
 
@@ -229,9 +224,9 @@ UNHEARD = Progress()  # nothing is known yet: it is waited for
 
 
 def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
-    """The combined progress of these parts; ``before`` is the former watermark. The watermark is the lowest of the
-    parts that send, or the highest of all if none does. Without parts, nothing more can arrive. An idle part that has
-    heard something else of a source than another part counts as sending: it will hear and then send."""
+    """``before`` is the former watermark. The watermark is the lowest of the parts that send, or the highest of all if
+    none does. An idle part that has heard something else of a source than another part counts as sending: it will
+    hear."""
     parts = tuple(parts)
     heard, disputed = _agreed(parts)
     lowest, highest, idle, ended = FOREVER, before, True, True
@@ -292,9 +287,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of a task's bookkeeping. All keys are the stored names. ``operators`` are those with state.
-    ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the intermediate streams whose
-    end this task has written."""
+    """All keys are the stored names. ``ended_streams`` are the intermediate streams whose end this task has written."""
 
     format: int = TIMES_FORMAT
     watermark: int
@@ -327,14 +320,12 @@ _DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:
-    """Event time and end of one input partition; ``writers`` are the numbers of tasks of the stages that write it. A
-    source has no writers. If it is a slot, its time is that of its shards. A stage may get more tasks while its readers
-    run, so the highest number counts that its messages state."""
+    """``writers`` are the numbers of tasks of the stages that write it. A stage may get more tasks while its readers
+    run, so the highest number counts that its messages state. The time of a slot is that of its shards."""
 
     __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_source", "_tasks", "progress", "ssp")
 
     def __init__(self, ssp: SSP, writers: Mapping[str, int] | None = None, source: str | None = None) -> None:
-        """``source`` is the id of a source that can fall idle."""
         self.ssp = ssp
         self._source = source
         self.progress = UNHEARD
@@ -373,8 +364,8 @@ class PartitionTime:
             self.progress = combined(self._shards.values(), self.progress.watermark)
 
     def has_shards(self, shards: Collection[str], holding: Collection[str] = ()) -> None:
-        """It is a slot, and has these shards now. A new one begins at the slot's watermark; without any it is idle.
-        Shards that are ``holding`` wait for the progress of others, and never fall idle."""
+        """A new shard begins at the slot's watermark. Those that are ``holding`` wait for others, and never fall
+        idle."""
         known, new = self._shards or self._saved_shards, Progress(self.progress.watermark)
         self._saved_shards = {}
         self._holding = frozenset(holding)
@@ -388,7 +379,6 @@ class PartitionTime:
 
     @property
     def holds(self) -> bool:
-        """Whether it has shards that can't be read before others have made progress."""
         return bool(self._holding)
 
     @property
@@ -426,11 +416,9 @@ class PartitionTime:
         self._reconcile()
 
     def _same(self, heard: Heard) -> Heard:
-        """The partition's own copy, if it is equal: there may be thousands of tasks."""
         return self.progress.heard if heard == self.progress.heard else heard
 
     def on_restart(self, task: str, task_count: int) -> None:
-        """Process an upstream task's restart: it will say whether it is idle now."""
         said = self._said(task, task_count)
         if task in said:
             said[task] = said[task].woken()
@@ -496,9 +484,8 @@ class PartitionTime:
         )
 
     def load(self, saved: PartitionCheckpoint) -> None:
-        """Restore what ``save`` returned. The plan may have changed: it says which tasks write the partition now. The
-        watermark waits for tasks that are new since then. A source that was idle may have messages by now, so it isn't
-        idle until it has been silent for its timeout again."""
+        """The plan may have changed: the watermark waits for tasks that are new since then. A source that was idle may
+        have messages by now, so it isn't idle until it has been silent for its timeout again."""
         if not self._counts:
             self.progress = saved.progress.woken()
             self._saved_shards = {shard: progress.woken() for shard, progress in saved.shards.items()}
@@ -527,8 +514,8 @@ class InputTimes:
         return self.partitions[ssp]
 
     def wake(self, ssp: SSP, shard: str = "") -> None:
-        """Messages have arrived. If the partition was idle, that is news, even if it is idle again by the next turn. An
-        operator may keep something since, and isn't idle then."""
+        """If it was idle, that is news, even if it is idle again by the next turn: an operator may keep something
+        since."""
         partition = self.partitions[ssp]
         if partition.progress.idle:
             self._told = None
@@ -547,7 +534,6 @@ class InputTimes:
         return self.streams()
 
     def streams(self) -> dict[str, Progress]:
-        """The progress of each stream, by id."""
         return {
             stream: partitions[0].told if len(partitions) == 1 else combined([p.told for p in partitions])
             for stream, partitions in self._streams.items()
@@ -557,7 +543,7 @@ class InputTimes:
         return [self.partitions[ssp].save(name(ssp)) for ssp in sorted(self.partitions)]
 
     def load(self, saved: Iterable[PartitionCheckpoint], name: Callable[[SSP], str]) -> None:
-        """Restore what ``save`` returned; partitions that are new since then start empty, old ones are forgotten."""
+        """Partitions that are new since then start empty, old ones are forgotten."""
         by_name = {(name(ssp), ssp.partition): partition for ssp, partition in self.partitions.items()}
         for one in saved:
             partition = by_name.get((one.stream_id, one.partition))

@@ -95,9 +95,8 @@ class CommitTime:
 
 
 class CommitTimes:
-    """When the parts of the latest commits of a task began and ended, on a monotonic clock. At most ten versions a
-    second are kept: the first of each slot, which are the same for all tasks, because the clock numbers versions.
-    ``left_out`` counts the others, and those dropped before a heartbeat took them."""
+    """At most ten versions a second are kept: the first of each slot, which are the same for all tasks, because the
+    clock numbers versions. ``left_out`` counts the others, and those dropped before a heartbeat took them."""
 
     SLOT_MS = 100
     MOST = 32
@@ -152,11 +151,9 @@ class Shares:
         self._busy_ms = 0.0
 
     def work(self, ms: float) -> None:
-        """The run loop has worked for the task for so long."""
         self._busy_ms += ms
 
     def turned(self, now_ms: float, *, wants: bool) -> None:
-        """A turn of the run loop is over; ``wants``: in it the task had something to do."""
         if self._at_ms is not None:
             busy = min(self._busy_ms, now_ms - self._at_ms)
             rest = now_ms - self._at_ms - busy

@@ -29,7 +29,6 @@ def task_folder(task: TaskName) -> str:
 
 
 def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, SystemSpec]:
-    """The changelog partition of a task, and the system it is in."""
     system = settings.internal_system()
     stream = StreamId(system.name, changelog_name(app, task.stage, settings.timeline))
     return SSP(stream, task.number), system
@@ -74,5 +73,4 @@ def savepoints_folder(home: Path, app: str) -> Path:
 
 
 def founding_folder(home: Path, app: str, timeline: int) -> Path:
-    """The folder with the initial state of a timeline's tasks."""
     return home / "timelines" / app / str(timeline)

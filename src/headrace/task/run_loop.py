@@ -44,7 +44,6 @@ class RollCall:
 
     @property
     def all_woken(self) -> bool:
-        """Whether no working task has to be visited in every turn."""
         return all(host.finished for host in self._always)
 
     def everyone(self) -> None:
@@ -62,7 +61,6 @@ class RollCall:
             heapq.heapify(self._alarms)
 
     def present(self, now_ms: float) -> Sequence[TaskHost]:
-        """The tasks that this turn visits, in their order."""
         present, self._at_once = self._at_once, set()
         present.update(self._named(self._connections.stirred()))
         present.update(self._always)
@@ -198,8 +196,7 @@ class RunLoop:
         self._calling.everyone()  # other times are due now
 
     def draining(self) -> Steps[None]:
-        """Commit once again, and give tasks that follow others a moment to commit and publish that version, too. If
-        they don't, nothing is lost: the next start reads it again, or publishes it."""
+        """If tasks that follow others don't commit and publish in time, the next start reads or publishes it again."""
         deadline = self._clock.monotonic_ms() + self.drain_ms_max
         yield from self._committing(deadline)
         if any(host.publishing.would_repeat for host in self.hosts):
@@ -234,7 +231,6 @@ class RunLoop:
 
 
 def backpressures(scopes: Iterable[TaskScope], connections: Connections, now_ms: float) -> dict[str, Backpressure]:
-    """The back-pressure that all tasks of a stage in a container share, by stage."""
     found: dict[str, Backpressure] = {}
     for scope in scopes:
         if scope.name.stage not in found:

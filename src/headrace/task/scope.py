@@ -66,7 +66,6 @@ def longest_interval_ms(plan: Plan) -> int:
 
 
 def watermark_interval_ms(frames: int) -> float:
-    """How long the announcements of a task are apart at least."""
     return max(WATERMARK_INTERVAL_MS, frames * 1000 / FRAMES_A_SECOND)
 
 
@@ -235,7 +234,6 @@ class TaskScope:
         )
 
     def position_name(self, ssp: SSP) -> str:
-        """The name under which the position in a source is kept."""
         return (self.kept_as or {}).get(self.specs[ssp].id, str(ssp.stream))
 
     @cached_property
@@ -272,7 +270,6 @@ class TaskScope:
 
     @property
     def folders(self) -> StateFolders | None:
-        """Its folders; None for an app that keeps no state on disk."""
         return state_folders(self.settings, self.app, self.name)
 
 
@@ -371,7 +368,6 @@ class Ticks:
         self._shown = 0
 
     def due(self, clock_ms: int, now_ms: float) -> bool:
-        """Whether the clock is to be shown now (``now_ms``, monotonic)."""
         interval = clock_ms // self._interval_ms
         if not self._every.due(now_ms) and interval == self._shown:
             return False
@@ -395,8 +391,8 @@ def _nothing() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A call of the app's own code: by which task and step, since when (monotonic), on which messages. ``place`` is
-    empty if time alone has led to the call. ``done`` shows that a function of single messages goes on."""
+    """``since_ms`` is monotonic. ``place`` is empty if time alone has led to the call. ``done`` shows that it goes
+    on."""
 
     task: str
     step: str
@@ -411,7 +407,6 @@ class AtWork:
     def __init__(
         self, monotonic_ms: Callable[[], float] = lambda: 0.0, keep: Callable[[Work | None], None] = lambda work: None
     ) -> None:
-        """``keep`` is given each change, and may keep it where it outlives the process."""
         self.now: Work | None = None
         self.spent: Callable[[str, str, float], None] = lambda task, step, seconds: None  # of each call of a step
         self.entered: Callable[[str], None] = lambda task: None  # the task for which the app's code works now
@@ -420,7 +415,6 @@ class AtWork:
 
     @contextmanager
     def call(self, task: str, step: str, place: str, done: Done | None = None) -> Iterator[None]:
-        """Around a call of the app's own code."""
         self.entered(task)
         self.now = work = Work(task, step, place, self._monotonic_ms(), done or _nothing)
         self._keep(work)

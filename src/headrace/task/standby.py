@@ -128,7 +128,6 @@ class Standby:
             self._stop_reading()
 
     def _begin(self) -> Consumer | None:
-        """Begin with the local state, a snapshot, or nothing; None while there is something to wait for."""
         if not self._state.prepared():
             return None
         self._base = base = self._state.begin(self._new_attempt().stores())
@@ -263,7 +262,6 @@ class Standbys:
         self.looks: tuple[StandbyStatus, ...] = ()  # how each was doing at the end of its last turn
 
     def order(self, tasks: Collection[str]) -> None:
-        """Keep standbys of these tasks, and let go of all others."""
         with self._lock:
             wanted = frozenset(tasks) & self._tasks.keys()
             if wanted == self._ordered or self._closing:

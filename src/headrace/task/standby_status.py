@@ -12,9 +12,8 @@ StandbyState = Literal["waiting", "fetching", "reading", "current"]
 
 
 class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A standby that a container keeps. ``behind`` is the part of the changelog that it hasn't read, in the system's
-    own offsets; None if it hasn't begun. ``trouble`` says why it isn't current, if that is more than a matter of
-    time."""
+    """``behind`` is what it hasn't read of the changelog, in the system's own offsets; None if it hasn't begun.
+    ``trouble`` says why it isn't current, if that is more than a matter of time."""
 
     task: str
     state: StandbyState
@@ -23,5 +22,4 @@ class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def furthest_behind(standbys: Iterable[StandbyStatus]) -> int | None:
-    """Return the lag of the slowest one; None if none has begun to read."""
     return max((one.behind for one in standbys if one.behind is not None), default=None)

@@ -156,7 +156,6 @@ class CommittedTables:
     _bound_of: Callable[[str], int] = lambda table: NEVER  # from when on a table has all versions
 
     def get(self, table: str, keys: Sequence[bytes], bytes_max: int, *, at_ms: int | None = None) -> Page:
-        """Return the stored rows of the existing keys; with ``at_ms``, as of that time."""
         if not all(b"\x00" <= key < ROWS_END for key in keys):
             raise UsageError(f"one of {len(keys)} keys isn't a key of table {table!r}")
         ordered = sorted(set(keys))
@@ -263,8 +262,7 @@ Row = tuple[Any, ...]
 
 
 class RowCache:
-    """At most ``rows`` keys, each for a limited time; the least recently used one is evicted. Keys and rows are tuples:
-    a dict finds a few keys in microseconds, which no columnar look-up does."""
+    """The least recently used key is evicted. Tuples: a dict finds a few keys faster than any columnar look-up."""
 
     def __init__(self, rows: int, ttl_ms: int) -> None:
         self._most = rows
@@ -317,7 +315,6 @@ class RemoteTable:
     """The cache and the rate of one remote table, shared by the steps of a task that join it."""
 
     def __init__(self, spec: TableSpec, readers: int, counters: TaskMetrics, calls: Calls) -> None:
-        """``readers``: how many tasks read the table and share its rate."""
         if spec.remote is None or spec.schema is None:
             raise PlanError(f"table {spec.id!r} ({spec.location}) isn't remote, or its columns aren't known")
         self.id = spec.id
@@ -450,7 +447,6 @@ class TableFeed:
     def __init__(
         self, spec: TableSpec, table: LocalTable, fed: Schema, time: EventTime | None = None, *, deletes: bool = False
     ) -> None:
-        """``fed`` is the schema of the rows; ``deletes``: all of them are deletions."""
         self._table = table
         self._keys = list(spec.key)
         self._gone = pl.lit(True) if deletes else None
@@ -514,7 +510,6 @@ class TaskTables:
         return not self._specs[id_].side_inputs
 
     def used(self, id_: str, user: str) -> None:
-        """Keep the versions of a table's rows until this user has passed them."""
         table = self.local[id_]
         if isinstance(table, VersionedTable):
             table.used_by(user)
@@ -531,7 +526,6 @@ class TaskTables:
         return TableFeed(spec, self.local[spec.id], columns or Schema.of({}), time)
 
     def written(self, id_: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
-        """Rows of a remote table have been written, and keys deleted, by this task."""
         if id_ in self.remote:
             self.remote[id_].written(rows, gone, self._now_ms)
 

@@ -187,7 +187,6 @@ class Chain:
             self._let_time_through()
 
     def due_ms(self) -> int | None:
-        """When (wall clock) something is due next; None: never."""
         soonest = self.tables.sweeper.due_ms()
         for operator in self._timed:
             due = operator.due_ms()
@@ -206,7 +205,6 @@ class Chain:
 
     @property
     def held_by(self) -> str | None:
-        """The step that holds rows, and the reason; or None."""
         return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
@@ -266,8 +264,7 @@ class Chain:
         self._sum_up()
 
     def _kept(self, scope: TaskScope) -> tuple[dict[str, _Step], dict[str, _Step]]:
-        """The inputs, and the operators with state, by their kept names; the others are as far as what is before
-        them."""
+        """The inputs, and the operators with state, by their kept names."""
         names = {spec.id: scope.position_name(ssp) for ssp, spec in scope.inputs.items()}
         streams = {names[id_]: steps[0] for id_, steps in self._sources.items() if id_ in names}
         stores = ((step, step.operator.stores()) for step in self._steps.values())
@@ -337,7 +334,6 @@ class _Step:
         self.after = self._let_through()
 
     def resume(self, watermark: int | None, *, done: bool) -> None:
-        """Continue from a checkpoint, which has no watermark for a new operator."""
         now = self._now()
         self.reached = now if watermark is None else now._replace(watermark=watermark)
         self.done = done and now.ended
@@ -431,11 +427,9 @@ class Task:
             self.times[ssp].end()
 
     def slot(self, ssp: SSP, shards: Collection[str], holding: Collection[str]) -> None:
-        """A source partition is a slot, and has these shards now; of those that are ``holding`` nothing comes yet."""
         self.times[ssp].has_shards(shards, holding)
 
     def idle(self, ssp: SSP, shard: str = "") -> None:
-        """Note that a source partition or a shard of a slot is idle after its timeout, so that no task waits for it."""
         self.times[ssp].fall_idle(shard)
 
     def advance(self) -> bool:

@@ -102,8 +102,7 @@ FOLDER_MS = 100.0  # how often it is looked whether the folder is free
 
 
 class Beginning:
-    """The start of one task, or a rollback: waits for its folder and its snapshot, while other tasks continue.
-    ``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog."""
+    """``fetching``: it waits for a snapshot. ``again``: its base didn't belong to its changelog."""
 
     def __init__(self, state: TaskState) -> None:
         self._state = state
@@ -118,7 +117,6 @@ class Beginning:
 
     @property
     def ask_ms(self) -> float:
-        """How long to wait, at most, before it is asked again whether it is ready."""
         return FOLDER_MS if self._state.locked_out else 1000.0
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
@@ -131,13 +129,10 @@ class Beginning:
 
 
 class CatchingUp:
-    """Whether a task has read what its sources held when it started: its goals.
-
-    ``version`` is a commit at which they were reached. With exactly-once, it is the first such commit, or the first
-    since one that left out an upstream task. Otherwise it is the last commit, if no frame of the app's own streams was
-    waiting at that moment. ``silent``: the app doesn't write repeated results after a restore, and the goals are its
-    former positions.
-    """
+    """Whether a task has read what its sources held when it started: its goals. ``version`` is a commit at which they
+    were reached: with exactly-once the first one, or the first since one that left out an upstream task. Otherwise it
+    is the last, if no frame of the app's own streams was waiting then. ``silent``: the goals are its former
+    positions."""
 
     def __init__(self, scope: TaskScope) -> None:
         self.sources = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.SOURCE]
@@ -165,14 +160,12 @@ class CatchingUp:
 
     @property
     def begun(self) -> bool:
-        """Whether the goals are known. They stay when the task rolls back."""
         return self._goals is not None
 
     def begin(self, ends: Mapping[SSP, Offset]) -> None:
         self._goals = dict(ends)
 
     def rolled_back(self) -> None:
-        """Forget that goals were reached, because the task may have to reach them again."""
         self.version = None
 
     def committed(
@@ -184,8 +177,7 @@ class CatchingUp:
         whole: bool,
         detoured: bool = False,
     ) -> None:
-        """Note a commit of everything before ``positions``, or if it isn't ``whole``, without late upstream tasks.
-        While it is ``detoured``, the positions are those in a past range that is read again."""
+        """``whole``: no late upstream task was left out. ``detoured``: positions are in a range that is read again."""
         reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None
@@ -219,7 +211,6 @@ class Attempt:
         monotonic_ms: float,
         early: VersionBuffer | None = None,
     ) -> None:
-        """``early`` is None for an attempt that never begins, made for the sake of its stores."""
         self._scope = scope
         self.publisher = make.publisher(scope, connections, metrics.warnings, jitter, self._written)
         self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
@@ -260,8 +251,7 @@ class Attempt:
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
-        """Take over a commit with its event times (None: no commit exists); return where to read each input. ``inputs``
-        are the protocol's positions in intermediate streams. The stores are filled already."""
+        """None: no commit exists. ``inputs`` are positions in intermediate streams. The stores are filled already."""
         task = self.task
         self.publisher.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}
@@ -293,7 +283,6 @@ class Attempt:
         return place.offset
 
     def detours(self) -> dict[SSP, Offset]:
-        """Where the detours end on which it begins."""
         return {ssp: entry.detour.until for ssp, entry in self._saved.items() if entry.detour is not UNSET}
 
     def _check_nothing_new(self) -> None:
@@ -314,7 +303,6 @@ class Attempt:
         now_ms: int,
         monotonic_ms: float,
     ) -> None:
-        """Start at these positions and with these slots; ``ends`` are the present ends of the side inputs."""
         self.task.metrics.latency.forget()
         self.receiver.resume(positions, self._saved)
         for slot in slots:
@@ -335,7 +323,6 @@ class Attempt:
         return msgspec.structs.replace(self.task.save(), ended_streams=self.announcer.ended)
 
     def take(self, envelope: Envelope, now_ms: int) -> None:
-        """Process an envelope that the chooser has chosen."""
         ssp, receiver, metrics = envelope.ssp, self.receiver, self.task.metrics
         before = metrics.rows_in
         self.task.chain.tell_time(now_ms)
@@ -384,7 +371,6 @@ class Attempt:
 
     @property
     def settling(self) -> bool:
-        """Whether a commit or the end is due, but has to wait for steps that wait for answers."""
         return self.settling_ms is not None
 
     @property

@@ -78,13 +78,12 @@ class Survival:
         self._waiting = self._reads = False
 
     def of_what_is_there(self, flushed: Callable[[], None]) -> Steps[None]:
-        """Wait until the acknowledged writes and everything that was read are on the disk; first call ``flushed``."""
+        """First calls ``flushed``."""
         self._connections.flush_records()
         flushed()
         yield from self._wait(reads=True)
 
     def of_the_record(self) -> Steps[None]:
-        """Wait until the acknowledged record of a commit or abort is on the disk, with everything before it."""
         yield from self._wait(reads=False)
 
     def _wait(self, *, reads: bool) -> Steps[None]:
@@ -128,7 +127,6 @@ class Together:
             yield pause
 
     def wait(self) -> Steps[None]:
-        """Wait for the disk with all waiting tasks, until none waits any more."""
         while self._waiting:
             yield Pause.DISK
             waiting, self._waiting = self._waiting, []
@@ -183,9 +181,8 @@ class Landmarks:
         return msgspec.structs.replace(entry, landmark=found)
 
     def check(self, record: CommitRecord | None, positions: Mapping[SSP, Position]) -> None:
-        """Raise if a stream isn't the one that the commit knew. ``StreamNotFoundError``: an input has other records
-        before the commit's position. ``InfrastructureError``: an output lacks what was written, and the app doesn't
-        accept that."""
+        """Raise ``StreamNotFoundError`` if an input has other records before the commit's position, and
+        ``InfrastructureError`` if an output lacks what was written, unless the app accepts that."""
         entries: list[InputEntry | SourceEntry] = [] if record is None else [*record.inputs, *record.sources]
         for entry in entries:
             ssp = self._ssps.get((entry.stream, entry.partition))
@@ -311,7 +308,6 @@ class Keeper:
 
     @property
     def state(self) -> tuple[str, CutState] | None:
-        """The id of the cut and its progress; None without a cut."""
         if self._cut is None:
             return None
         if self._machine.cut_missed:
@@ -343,8 +339,7 @@ def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str
 def taken_over(
     founding: Founding | None, task: TaskName, state: TaskState, new_attempt: Callable[[], Attempt]
 ) -> Iterator[Change]:
-    """The changes that give a task its share of the donors' state, and its outboxes to another timeline.
-    ``new_attempt`` makes stores like its own."""
+    """The task's share of the donors' state; its outboxes begin another timeline."""
     if founding is None:
         raise ProtocolError(f"task {task}: no state to take over", hint="this is a bug in the planning")
     for donor in founding.donors:

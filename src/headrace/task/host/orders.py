@@ -40,9 +40,8 @@ class TaskStartpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
-        """The places of the orders, which are reported. ``ended`` are inputs that have ended. Raises
-        ``DeploymentError`` for the first order that can't be applied, and reports it. Then nothing is applied until a
-        user changes or deletes the order. Transient errors are raised unchanged: they say nothing about it."""
+        """Raise ``DeploymentError`` for the first order that can't be applied: then none is until a user changes or
+        deletes it. Transient errors are raised unchanged: they say nothing about it."""
         found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
         for order in orders:
@@ -78,7 +77,6 @@ class TaskStartpoints:
         return found
 
     def release(self, orders: Iterable[Order], generation: int, version: int) -> None:
-        """Report that a commit covers these orders, so that they may be deleted."""
         released = [Outcome(order=o, state="released", generation=generation, version=version) for o in orders]
         self._report(released)
 
@@ -155,8 +153,8 @@ class Slots:
         return SlotReport(self._generation, dict(shards), known, dict(self._inputs.behind_ms(ssp)), self._version)
 
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
-        """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far. Several
-        threads pass them on: an earlier one could make it read a shard that was finished and dropped since."""
+        """Several threads pass orders on: an earlier one could make it read a shard that was finished and dropped
+        since."""
         if generation == self._generation and number >= self._number and self._committed is not None:
             self._number = number
             self._inputs.direct({ssp: orders[str(ssp)] for ssp in self._names if str(ssp) in orders})

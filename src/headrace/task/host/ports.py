@@ -72,7 +72,6 @@ class Ports:
 
 
 def _patience(clock: Clock) -> Callable[[], bool]:
-    """What says whether that time is over. It begins with the first call."""
     until_ms: float | None = None
 
     def over() -> bool:

@@ -73,7 +73,6 @@ class Doings:
         self._stirred = True
 
     def by_clock(self, chain: Chain, clock_ms: int) -> None:
-        """Note that operators are about to do work that is due by the clock."""
         due_ms = chain.due_ms()
         if due_ms is not None and due_ms <= clock_ms:
             self.stir()
@@ -135,7 +134,6 @@ _PARTS: dict[type[do.Instruction], str] = {
 
 
 def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clock) -> Steps[None]:
-    """Run the steps. If they are a part of a commit, record their duration, including pauses."""
     if part is None:
         yield from steps
         return
@@ -147,7 +145,6 @@ def timed(part: str | None, steps: Steps[None], metrics: TaskMetrics, clock: Clo
 
 
 def wants_to_work(host: TaskHost) -> bool:
-    """Whether something waits to be processed or committed, for whatever reason."""
     return not host.finished and (host.attempt.settling or host.attempt.chooser.ready or host.blocked_by is not None)
 
 
@@ -160,8 +157,8 @@ def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float
 
 
 class Detours:
-    """Leads a task back from the end of a past range, which a startpoint made it read again, to where it was before.
-    Nothing is written: the commit record says that a detour is under way, or no more."""
+    """Leads a task back from the end of a past range, which it read again, to where it was before. Nothing is
+    written."""
 
     def __init__(self, task: TaskName, inputs: InputConsumers, doings: Doings) -> None:
         self._task = task
@@ -169,7 +166,6 @@ class Detours:
         self._doings = doings
 
     def look(self, attempt: Attempt) -> None:
-        """Leave each detour whose end is reached, once what is before the end has been processed."""
         for ssp, detour in [*attempt.receiver.detours.items()]:
             at = attempt.receiver.positions[ssp]
             if not attempt.chooser.waits(ssp):  # what follows may be a gap, of which nothing is handed out
@@ -256,7 +252,6 @@ class TaskHost:
             self.attempt = self._new_attempt()
 
     def start(self) -> None:
-        """Restore from the last commit and announce it. Afterwards ``step`` may be called."""
         run(self.starting())
 
     def starting(self) -> Steps[None]:
@@ -297,7 +292,6 @@ class TaskHost:
         return self._clock.monotonic_ms() if self.rest.on and self._committed_ms is not None else self._committed_ms
 
     def lag(self, ssp: SSP) -> int | None:
-        """How far the processed position of an input is behind its end; None if unknown."""
         return self.inputs.lag(ssp, self.positions.get(ssp))
 
     def poll(self) -> None:
@@ -307,7 +301,6 @@ class TaskHost:
 
     @property
     def _resting(self) -> bool:
-        """Whether it takes nothing now: it has finished, is kept for a savepoint, or waits for its snapshot."""
         return self._over or self.keeper.holds or self.beginning.fetching
 
     @property
@@ -338,8 +331,7 @@ class TaskHost:
         return self.machine.due and not self._over
 
     def step(self, now_ms: float) -> bool:
-        """Process one envelope. Return False if there is none, or if the task has to wait. Nothing may be ``due``,
-        except instructions that wait for steps that wait for answers."""
+        """False: there is nothing, or it has to wait. Nothing may be ``due`` but instructions that wait for answers."""
         attempt = self.attempt
         if self._resting or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
             return False
@@ -359,7 +351,6 @@ class TaskHost:
             self.task.chain.collect()
 
     def on_time(self, now_ms: float) -> Steps[float]:
-        """Do what is due; return for how long (ms) nothing will be due."""
         self.turns += 1
         # Publish a turn after the commit, so that readers downstream learn of the commit first.
         self.publish(now_ms)
@@ -431,7 +422,6 @@ class TaskHost:
             self.ask_for_commit()
 
     def performing(self) -> Steps[None]:
-        """Carry out the protocol's instructions, until there is none or a waiting step holds one up."""
         while not self._over and (instruction := self.machine.next_step()) is not None:
             if not self.attempt.ready(instruction, self._clock.now_ms(), self._clock.monotonic_ms()):
                 return
@@ -538,7 +528,6 @@ class TaskHost:
         yield from timed("snapshot", self._commits.snapshot_if_due(local), self.metrics, self._clock)
 
     def _found(self) -> Steps[None]:
-        """Take over this task's state from a savepoint; the machine commits it."""
         changes = taken_over(self.scope.founding, self.name, self.state, self._new_attempt)
         yield from self._commits.take_over(changes, self._ports.pulse)
 

@@ -61,7 +61,6 @@ def envelopes(polled: Polled) -> list[Envelope]:
 
 
 def shard_of(envelope: Envelope) -> str:
-    """The shard of a slot that an envelope's rows are from, or an empty text."""
     return envelope.shard if isinstance(envelope, Rows) else ""
 
 
@@ -123,7 +122,6 @@ class Chooser:
         return None
 
     def bootstrapped(self, ssp: SSP) -> None:
-        """The side input has been read up to where it ended at the start: others need not wait for it any longer."""
         self._bootstrap.pop(ssp, None)
 
     @property
@@ -204,7 +202,6 @@ class VersionBuffer:
         self._count(early, size)
 
     def take(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> Iterator[BufferedFrame]:
-        """Yield the frames of a label, but of (partition, producer) pairs in ``held``, and drop them."""
         due = self._labels.pop(label, [])
         if held:
             self._labels[label] = [early for early in due if (early.ssp, early.producer) in held]

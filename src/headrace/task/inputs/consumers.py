@@ -65,9 +65,8 @@ class InputConsumers:
             self._ssps.setdefault(name, []).append(ssp)
 
     def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
-        """Read from these positions, at the start and after a rollback; return them as offsets. Raises ``FencedError``
-        where an intermediate stream was trimmed past its position: its only reader has read further. Any user may trim
-        a source, read or not: that is a ``TrimmedOffsetError``."""
+        """At the start and after a rollback. Raises ``FencedError`` where an intermediate stream was trimmed past its
+        position: its only reader has read further. Any user may trim a source: that is a ``TrimmedOffsetError``."""
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
             consumer = self._consumers[name]
@@ -114,7 +113,6 @@ class InputConsumers:
                 self._hungry[name] = True
 
     def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
-        """How far behind the newest record each shard of a slot is read."""
         consumer = self._of_slots.get(self._specs[ssp].system.name)
         return {} if consumer is None else consumer.behind_ms(ssp)
 
@@ -125,7 +123,6 @@ class InputConsumers:
         self._limits = {**limits, **ends}
 
     def go_past(self, ssp: SSP) -> None:
-        """Read on behind the end of a detour, because something before it isn't decided yet."""
         if self._limits.pop(ssp, None) is not None:
             self._hungry[self._specs[ssp].system.name] = True
 
@@ -144,7 +141,6 @@ class InputConsumers:
         self._hungry[name] = True
 
     def poll(self, chooser: Chooser, now_ms: float = 0.0) -> None:
-        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out."""
         chooser.now_ms = now_ms
         for name, consumer in self._consumers.items():
             ssps = self._ssps[name]
@@ -188,7 +184,6 @@ class InputConsumers:
         return self._consumers[self._specs[ssp].system.name].position(ssp)
 
     def lag(self, ssp: SSP, since: Offset | None) -> int | None:
-        """How far the offset ``since`` is from the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
         return consumer.lag(ssp, since) if consumer is not None and self._begun else None
 
@@ -205,7 +200,6 @@ class InputConsumers:
         return ends
 
     def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
-        """Yield all records from these offsets up to the present ends, without moving any position."""
         for ssp, start in positions.items():
             spec = self._specs[ssp]
             end = self._connections.admin(spec.system).extent(ssp).upcoming
@@ -239,7 +233,6 @@ class InputConsumers:
         return self._consumers[self._specs[ssp].system.name].has_landmark(ssp, landmark)
 
     def unsynced(self) -> Iterator[Unsynced]:
-        """What a power cut could take of all that was read."""
         for consumer in self._consumers.values():
             yield from consumer.unsynced()
 
@@ -280,7 +273,6 @@ def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, 
 
 
 def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
-    """Begin at a position of a checkpoint: if reading can't begin there, the stream is wrong."""
     try:
         consumer.register(ssp, position)
     except UsageError as error:
@@ -310,7 +302,6 @@ class Bootstrap:
             self.note(ssp, positions[ssp])
 
     def note(self, ssp: SSP, position: Offset, *, ended: bool = False) -> None:
-        """A partition, of a side input or another input, has been processed up to ``position``."""
         if ssp in self._open and (ended or position >= self._stretches[ssp][1]):
             self._open.remove(ssp)
             self._chooser.bootstrapped(ssp)
@@ -332,7 +323,6 @@ class Idleness:
         self._heard_ms: dict[tuple[SSP, str], float] = {(ssp, ""): now_ms for ssp in task.specs}
 
     def heard(self, ssp: SSP, now_ms: float, shard: str = "") -> None:
-        """Messages of this partition, or of this shard of a slot, are being processed."""
         self._heard_ms[ssp, shard] = now_ms
 
     def notice(self, chooser: Chooser, now_ms: float) -> None:

@@ -71,8 +71,7 @@ class FrameReceiver:
             self._leave_out(ssp, entry)
 
     def detoured(self, ssp: SSP) -> bool:
-        """Whether all that a detour was for has been processed, once its end has been read. What another app wrote
-        before the end may be decided behind it. If the partition has ended, it never is."""
+        """What another app wrote before the end may be decided behind it. If the partition has ended, it never is."""
         return ssp in self._ended or not self._sources[ssp].undecided_before(self.detours[ssp].until)
 
     def rejoin(self, ssp: SSP) -> None:
@@ -84,9 +83,8 @@ class FrameReceiver:
         self._leave_out(ssp, entry)
 
     def published(self) -> dict[SSP, Offset]:
-        """How far each input has been processed, as back-pressure needs it: without what waits for its version. That
-        slows down writers who close versions by the clock. Others must go on reading, because this task may be waiting
-        for the next version that they close. What is held of a task that is down slows down none."""
+        """As back-pressure needs it: without what waits for its version, which slows down writers who close versions by
+        the clock. Others must go on, because this task may be waiting for the version that they close next."""
         if self.buffer.empty:
             return self.positions
         by_clock = self._task.scope.written_by_clock
@@ -174,7 +172,6 @@ class FrameReceiver:
         self.positions[end.ssp] = end.next
 
     def feed(self, label: int, held: Collection[tuple[SSP, int]] = ()) -> None:
-        """Process the buffered frames of a label, but those of (partition, producer) pairs in ``held``."""
         waiting: list[BufferedFrame] = []
         size = 0
         for frame in self.buffer.take(label, held):
@@ -192,7 +189,6 @@ class FrameReceiver:
             self._feed_rows(waiting)
 
     def learn(self, records: Records) -> None:
-        """Show the protocol every restore frame among records that the task has yet to receive."""
         for offset, payload in zip(records.offsets, records.payloads, strict=True):
             if payload and payload[0] == Kind.RESTORE:
                 header, message = _control(records.ssp, offset, payload)

@@ -50,9 +50,8 @@ class Intake:
         added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
-        """``keys``: columns that a table finds the rows by, so that none may be null. ``placing``: the input has a key.
-        ``added``: columns that older frames lack. ``partial``: an intermediate stream carries partial results, whose
-        columns their window checks."""
+        """No row may have a null in ``keys``. ``added``: columns that older frames lack. ``partial``: the stream
+        carries partial results, whose columns their window checks."""
         self.partial = partial
         self.since_ms: int | None = None  # what is older was in the tables of a backfill, and is left out
         self._spec = spec
@@ -72,8 +71,7 @@ class Intake:
     def decode(
         self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]
     ) -> list[tuple[pl.DataFrame, list[int]]]:
-        """The rows of whole user frames, as tables of neighbours, with the number of rows of each frame. Only partial
-        results have other columns than declared: then there are several tables."""
+        """Tables of neighbours, with the number of rows of each frame. Only partial results can give several."""
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
         self._metrics.bytes_of[ssp] += size
@@ -86,7 +84,6 @@ class Intake:
         return [(concat_rows(some), [table.height for table in some]) for some in alike]
 
     def _at_once(self, ssp: SSP, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
-        """The rows of frames, if all are in order; None if they have to be looked at one by one."""
         own = self._spec.role is Role.INTERMEDIATE
         try:
             if not own and any(decode_header(payload).kind is not Kind.USER for payload in payloads):
@@ -102,7 +99,7 @@ class Intake:
         return [(concat_rows([rows for rows, _ in fitting]), [height for _, heights in runs for height in heights])]
 
     def _is_in_order(self, ssp: SSP, rows: pl.DataFrame) -> bool:
-        """Whether ``accept`` would return exactly these rows, which fit the schema, and note nothing."""
+        """Whether ``accept`` would return exactly these rows and note nothing."""
         if self.since_ms is not None or any(rows[key].null_count() for key in self._keys):
             return False
         if self._placing is not None and self._placing.misplaced(rows, ssp.partition) is not None:
@@ -112,8 +109,7 @@ class Intake:
     def accept(
         self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
     ) -> pl.DataFrame:
-        """The rows that fit. The policy decides about the others, and about undecodable messages. ``place`` says in the
-        reasons where the rows are from, if the offset doesn't tell the user."""
+        """``place`` says in reasons where the rows are from, if the offset doesn't tell the user."""
         self._place = f"{place}: " if place else ""
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
@@ -213,7 +209,6 @@ class Intake:
         *,
         count: int = 1,
     ) -> None:
-        """Let the policy decide about ``count`` messages, given as raw bytes or rows."""
         match self._spec.on_error:
             case "skip":
                 self._metrics.count("skipped", count)
@@ -258,7 +253,6 @@ class Intakes:
         self._intakes[ssp].since_ms = since_ms
 
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
-        """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
         begin = 0
         for rows, heights in self._intakes[ssp].decode(ssp, offsets, payloads):
             each = list(offsets[begin : begin + len(heights)])
@@ -287,7 +281,6 @@ class CommittedSource:
     """One source partition of a record system."""
 
     def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None, *, whole: bool = False) -> None:
-        """Read from ``start``, the saved position if any; ``whole``: nothing was ever before it."""
         self._ssp = ssp
         position = ReaderPosition(offset=start, whole=whole)
         self._until: Offset | None = None
@@ -319,7 +312,6 @@ class CommittedSource:
 
     @property
     def undecided(self) -> bool:
-        """Whether frames wait for their commit, or arrived out of turn."""
         return self._reader.undecided
 
     def undecided_before(self, offset: Offset) -> bool:

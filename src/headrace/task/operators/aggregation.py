@@ -86,7 +86,7 @@ def estimated_count(sketches: pl.Series) -> pl.Series:
 
 
 def _sigma(share: Floats) -> Floats:
-    """Ertl's sigma, the term of the empty registers; infinite if all are empty."""
+    """Ertl's; infinite if all registers are empty."""
     all_empty = share >= 1.0
     x = np.where(all_empty, 0.0, share)
     y, z = np.ones_like(x), x.copy()
@@ -118,7 +118,6 @@ Calling = Callable[[str], AbstractContextManager[None]]  # around calls of the u
 
 class _UserAggregate:
     def __init__(self, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, calling: Calling) -> None:
-        """``rows`` are the columns that the function is called with, or an expression's values."""
         self.made = f"__{aggregate.kind}.0.{name}"
         self._prefix = f"__{aggregate.kind}.1.{name!r}."
         self.waiting = [self._prefix + column for column in (rows.columns if aggregate.expr is None else ("",))]
@@ -155,7 +154,6 @@ class _UserAggregate:
         return partials.with_columns(pl.when(empty).then(pl.lit(initial)).otherwise(self.made).alias(self.made))
 
     def evened(self, kept: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        """Let messages that wait in ``kept``, from before a column was added, have a null in it."""
         there = [name for name in kept.columns if name.startswith(self._prefix)]
         added = [name for name in self.waiting if name not in kept.columns]
         if not there or not added:
@@ -338,9 +336,8 @@ class Aggregation:
         at: pl.Expr | None,
         calling: Calling,
     ) -> None:
-        """``wide`` gives for each aggregate the type of its result, which partial sums have, too. ``rows`` are what is
-        aggregated; ``at`` is the time of the first and the last one, None: as they arrive. ``calling`` is put around
-        calls of the user's functions."""
+        """``wide``: the type of each result, which partial sums have, too. ``at``: the time of the first and the last,
+        None: as they arrive. ``calling`` is put around calls of the user's functions."""
         self._wide = wide
         self._at = at
         self._prepared: list[pl.Expr] = []
@@ -372,8 +369,7 @@ class Aggregation:
         return {name: values.get_column(name).cast(dtype) for name, dtype in self.types.items()}
 
     def conformed(self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Partial results, with other ``columns``, of a version of the app with other aggregates: new ones are empty.
-        Raises ``DeclarationError`` if the rows don't fit."""
+        """New aggregates are empty. Raises ``DeclarationError`` if the rows don't fit."""
         found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), self.nothing)
         for fold in self._folds:
             found = fold.evened(rows, found)

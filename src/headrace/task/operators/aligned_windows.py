@@ -189,7 +189,6 @@ def slice_of(time: int, size: int, every: int, shift: int) -> int:
 
 
 def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:
-    """The start of the slice that holds ``time``: windows begin at multiples of ``every``, and end ``size`` later."""
     since = (time - shift) % every
     within = size % every
     return time - since if not within else time - since + pl.when(since >= within).then(within).otherwise(0)

@@ -43,8 +43,8 @@ Origins = Callable[[], Numbers]  # for each row that an operator emits the numbe
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place of a message: the offset ``first``, or some offset up to ``last``. ``index`` is its number among the
-    rows of the frame that fit the schema, if it is known."""
+    """The offset ``first``, or some offset up to ``last``. ``index`` counts those rows of the frame that fit the
+    schema."""
 
     ssp: SSP
     first: Offset
@@ -60,9 +60,8 @@ class Origin:
 
 
 class Arrival:
-    """Rows of a partition from the offsets ``first`` up to, but not including, ``after``. ``offsets`` and ``heights``
-    are of frames, the latter in rows that are processed; ``each`` has the offsets of single messages, if there are gaps
-    between them. ``shard``: the one of a slot that they are from."""
+    """Rows from ``first`` up to, but not including, ``after``. ``offsets`` and ``heights`` are of frames; ``each`` has
+    the offsets of single messages, if there are gaps between them."""
 
     __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
 
@@ -142,7 +141,6 @@ class Provenance:
         self._task = ""
 
     def report_to(self, at_work: AtWork, task: str) -> None:
-        """Report the calls of this task's own code there."""
         self._at_work, self._task = at_work, task
 
     def user_call(self, step: str, done: Done | None = None) -> AbstractContextManager[None]:
@@ -173,8 +171,8 @@ ROWS_A_BATCH = 5
 
 
 class Tap:
-    """Samples the next batches of a step, ``rows`` in all, until ``until_ms``, for a user who peeks. The run loop gives
-    it batches; another thread reads what was ``taken``, and throws the tap away."""
+    """Samples batches for a user who peeks, until ``until_ms``. Another thread reads what was ``taken``, and drops the
+    tap."""
 
     def __init__(self, rows: int, until_ms: float, now_ms: Callable[[], float]) -> None:
         self._rows = rows
@@ -216,9 +214,8 @@ HandOn = Callable[["Operator", pl.DataFrame, Sequence["Operator"], int], None]
 
 
 class Operator:
-    """The operator of one node; subclasses override what they need. ``delay_ms``: how far below the watermark the event
-    time of its results can be. Operators after it, downstream too, receive lower watermarks by that much, so none of
-    its results is late."""
+    """``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, downstream
+    too, receive lower watermarks by that much, so none of its results is late."""
 
     delay_ms = 0
     tap: Tap | None = None  # set by any thread while a user peeks at its incoming rows
@@ -263,22 +260,19 @@ class Operator:
         """The wall clock has reached ``due_ms``; called then or a little later."""
 
     def due_ms(self) -> int | None:
-        """When (wall clock) ``on_time`` is to be called; None: never."""
         return None
 
     def watermark_after(self, watermark: int) -> int:
-        """The watermark for the operators after it, if ``watermark`` has reached this one."""
         return max(NEVER, watermark - self.delay_ms)
 
     @property
     def owes(self) -> bool:
-        """Whether it keeps messages whose results may be older than the messages that are still to come. Then it isn't
-        idle, though its inputs are. Asked often: it mustn't depend on how much it keeps."""
+        """Whether it keeps messages whose results may be older than those still to come: then it isn't idle. Asked
+        often."""
         return False
 
     @property
     def holding(self) -> bool:
-        """It has taken rows and not yet emitted their results."""
         return False
 
     @property
@@ -315,12 +309,11 @@ class Operator:
         """The stores have been restored from a checkpoint, as of ``watermark``."""
 
     def side(self, number: int) -> Operator:
-        """The operator that takes the rows of the n-th input: by default this one."""
         return self
 
     def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
-        """A meeting hands over one entry after the other: these are the ranks of the rows of the next batch in it all.
-        Results then come from ranks. None: the meeting is over. Only for operators that find the same in any order."""
+        """The ranks of the next batch's rows in all that a meeting hands over; results then come from ranks. None: it
+        is over. Only for operators that find the same in any order."""
         self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:
@@ -330,7 +323,6 @@ class Operator:
         return ()
 
     def emit(self, rows: pl.DataFrame) -> None:
-        """Hand rows on to every operator after this one, in the order of the batch's rows that they come from."""
         if rows.height:
             if self.kept is not None:
                 self.kept.check_results(rows, self.number, self.node)
@@ -356,12 +348,10 @@ class Operator:
         return len(self.after) + sum(map(len, self.aside.values()))
 
     def user_call(self, done: Done | None = None) -> AbstractContextManager[None]:
-        """A context manager around each call of the app's own code: status and crash reports name the step. ``done``
-        changes with each message, if the call is one for each message of a batch."""
+        """Status and crash reports name the step. ``done`` changes with each message of a batch."""
         return self.provenance.user_call(self.node.id, done)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
-        """The error for an exception that a user's function of this operator raised."""
         return UserFunctionError(
             f"{self.described(what)} raised {type(error).__name__}{where}: {error}{self.at_work_on()}",
             hint="fix it, or filter out such messages before it",

@@ -104,7 +104,6 @@ def _shown(result: object) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """``" at "`` and the line of the app's own code that raised; empty if none is known."""
     line = _line_of(error)
     return "" if line is None else f" at {line}"
 
@@ -119,9 +118,8 @@ def _line_of(error: BaseException) -> str | None:
 
 
 def line_now(thread: int, *, called: bool = True) -> str | None:
-    """The line of the app's own code at which a thread is: ``file:number``; None if it is in none. That is the
-    innermost line that isn't in an installed package or in Python itself; if all are and Headrace has ``called`` the
-    app's own code, the outermost."""
+    """``file:number``; None if it is in none. The innermost line that isn't in an installed package or in Python
+    itself; if all are and Headrace has ``called`` the app's own code, the outermost."""
     frame = thread_stacks().get(thread)
     own: str | None = None
     outermost: str | None = None
@@ -322,9 +320,8 @@ class RowFunctionOperator(Operator):
             self.emit(concat_rows(tables))
 
     def _called(self, records: Sequence[Any], flat: list[Any], first: int) -> tuple[list[Any], list[RowFailure]]:
-        """The results of the rows that didn't fail, and the failures (only the first, if it stops the task). ``first``
-        is the number of the first row. For ``flat_map`` the results go to ``flat``. The result of a row is then the
-        length of ``flat`` after the row: rows with 2, 0 and 3 results give 2, 2, 5."""
+        """For ``flat_map`` the result of a row is the length of ``flat`` after it: rows with 2, 0 and 3 results give 2,
+        2, 5."""
         results: list[Any] = []
         failures: list[RowFailure] = []
         # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.
@@ -351,7 +348,6 @@ class RowFunctionOperator(Operator):
     def _decisions(
         self, results: list[Any], numbers: Sequence[int], failures: list[RowFailure]
     ) -> tuple[list[bool], Sequence[int], list[RowFailure]]:
-        """Which messages a filter keeps, the numbers of their rows, and the failures with results that don't say so."""
         if not {*map(type, results)} <= {bool}:
             wanted, hint = "True or False", "compare something, or write bool(...) if whatever isn't empty counts"
             wrong = {index for index, result in enumerate(results) if not isinstance(result, _YES_OR_NO)}
@@ -373,8 +369,7 @@ class RowFunctionOperator(Operator):
     def _tabled(
         self, records: list[Any], origins: Sequence[int] | npt.NDArray[np.int64], failures: list[RowFailure]
     ) -> tuple[pl.DataFrame, Sequence[int], list[RowFailure]]:
-        """Records as a table, the numbers of the rows that they come from, and the failures with those that don't fit.
-        ``origins`` has the number of the row of each record."""
+        """``origins`` has the number of the row of each record."""
         try:
             return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
         except DataError:
@@ -392,7 +387,6 @@ class RowFunctionOperator(Operator):
 
 
 def _spread(function: Callable[[Any], Any], records: Iterator[Any], flat: list[Any], ends: list[int]) -> None:
-    """Add to ``flat`` the rows that ``function`` returns for each record, and to ``ends`` its length after each."""
     add, end = flat.extend, ends.append
     for record in records:
         result = function(record)
@@ -481,7 +475,6 @@ class WaitingOperator(Operator, Generic[Result]):
     """Subclasses take places in the queue in ``on_batch``, fill them in ``settle``, and emit results in ``release``."""
 
     def __init__(self, node: Node, *, ordered: bool, most: int) -> None:
-        """``most``: the number of results in the queue from which on it is full."""
         super().__init__(node)
         self._queue: ReorderQueue[Result] = ReorderQueue(ordered=ordered)
         self._most = most

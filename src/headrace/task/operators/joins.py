@@ -60,8 +60,6 @@ def result_names(right: Iterable[str], left: Schema, suffix: str) -> dict[str, s
 
 
 class _LookupColumns:
-    """The columns of a join with a table, which has the columns ``key`` and ``values``."""
-
     def __init__(self, spec: TableJoin, left: Schema, key: Iterable[str], values: Iterable[str]) -> None:
         self.keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, key, strict=True)]
         """The messages' key columns, named like the table's."""
@@ -211,8 +209,6 @@ class LatestJoinOperator(Operator):
 
 
 class _LatestSide(Operator):
-    """One input of a join, with the latest message of each of its keys."""
-
     def __init__(
         self, join: LatestJoinOperator, name: str, schema: Schema, spec: LatestJoin, names: dict[str, str], alone: bool
     ) -> None:
@@ -334,8 +330,7 @@ def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Oper
 
 
 class TableWriter(Operator):
-    """Puts rows into a table, or deletes rows; the last row of a key wins. A version that is older than the watermark
-    is counted as late; later look-ups find it nevertheless."""
+    """The last row of a key wins. A version older than the watermark counts as late; later look-ups find it."""
 
     def __init__(self, node: Node, spec: SendToTable, context: BuildContext) -> None:
         super().__init__(node)

@@ -296,9 +296,8 @@ class SessionWindow(KeyedWindow):
 
     @override
     def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
-        """Spans: partial results of messages that are certainly in the same session. If the order of messages matters,
-        a span is all messages of the batch in one session, in the order of sessions. If not, it is all messages between
-        two multiples of the gap: two may touch, but nothing has to be sorted."""
+        """Spans. If the order of messages matters, a span is all messages of the batch in one session, in the order of
+        sessions. If not, it is all between two multiples of the gap: nothing has to be sorted."""
         times = timed[TIME]
         low, high = times.min(), times.max()
         more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)
@@ -312,7 +311,6 @@ class SessionWindow(KeyedWindow):
         return spans.sort(START) if self.aggregation.ordered else spans
 
     def _numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Messages with the number of the session that they form within the batch, in the order of arrival."""
         begins = pl.col(TIME).diff() >= self._gap
         if self.keys:
             begins |= pl.struct(self.keys).rle_id().diff() > 0

@@ -104,7 +104,6 @@ class _Sent:
         return concat_rows(frames)
 
     def begin_trial(self) -> None:
-        """Remember what has been sent, so that later rows can be undone; check at once whether these fit."""
         self._trial = len(self._frames), len(self._columns[0])
 
     def end_trial(self, *, keep: bool) -> None:
@@ -455,8 +454,8 @@ class TaskOperator(Operator):
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
     def _each(self, records: Iterable[Any]) -> Iterator[BaseException]:
-        """Process messages up to the first that sets a timer which is due at once, as it fires before the next message.
-        Yield the error of each that failed, unless the policy stops at the first: then raise."""
+        """Process messages up to the first that sets a timer which is due at once, as it fires before the next
+        message."""
         process, port = self._task.process, self._port
         port.overdue = False
         stops = self._policy.stops

@@ -203,8 +203,7 @@ class MeetingPoint:
             side.rank(None)
 
     def _portions(self, entries: dict[int, tuple[pl.DataFrame, Places]]) -> Iterator[tuple[int, int, int]]:
-        """(entry, first row, row after the last) in the order of taking; may reorder an entry's rows, or drop
-        some."""
+        """(entry, first row, row after the last); may reorder an entry's rows, or drop some."""
         order, owner = _order([places for _, places in entries.values()])
         match self._meeting.pace:
             case "single":
@@ -252,7 +251,6 @@ class Meetings:
     """The meetings of a task, and the ways through its operators."""
 
     def __init__(self, provenance: TracedProvenance, meetings: Sequence[Meeting]) -> None:
-        """``meetings`` are all of the stage, upstream first."""
         self.provenance = provenance
         self._points = [MeetingPoint(meeting, self) for meeting in meetings]
 

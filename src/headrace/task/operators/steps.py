@@ -183,12 +183,8 @@ def chosen_apart(groups: Indexes, times: Indexes, distance: int) -> Mask:
 
 
 def _walked(number: Indexes, time: Indexes, begins: Mask, distance: int, span: int) -> Mask:
-    """The mask for groups whose times never decrease.
-
-    ``line`` holds group and time as one ascending number, with more than ``distance`` between groups, so the walk goes
-    on from one group to the next. ``step[i]`` is the row that it visits after row i. ``reached`` begins with the first
-    rows of all groups; after n rounds the first 2^n rows of every walk are reached.
-    """
+    """``line`` holds group and time as one ascending number, with more than ``distance`` between groups. ``step[i]`` is
+    the row that the walk visits after row i. After n rounds the first 2^n rows of every walk are ``reached``."""
     count = len(number)
     if not count:
         return begins

@@ -36,7 +36,6 @@ _PLAIN = (str, int, bytes, float, bool, type(None))
 
 
 def identity_of(key: Any, name: str) -> bytes:
-    """The identity of a timer. Raises ``TypeError`` for a key of an unsupported type."""
     if type(key) not in _PLAIN:
         _check_key(key)
     try:
@@ -66,7 +65,6 @@ class Timers:
     """The timers of one task, on both axes."""
 
     def __init__(self, id_: str, head_max: int = HEAD_MAX, columns: Mapping[str, pl.DataType] | None = None) -> None:
-        """``columns`` are the message columns by which timers can be divided among other tasks."""
         self.store = KeyValueStore(id_)
         self.store.contents = _TimerContents(id_, columns or {})
         self._axes = {axis: _Axis(self.store, *prefixes, head_max) for axis, prefixes in _PREFIXES.items()}

@@ -178,9 +178,8 @@ class WindowOperator(Operator):
             self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
-        """Finish merged partial results and emit them in the order of windows' ends and keys. ``more`` names columns
-        that are emitted as they are. With a column ``ROW`` each result is that of a message of the batch, and results
-        leave in the order of these."""
+        """Results leave in the order of windows' ends and keys; with a column ``ROW``, of the messages that they are
+        of. ``more`` names columns that are emitted as they are."""
         if not merged.height:
             return
         of_messages = [ROW] if ROW in merged.columns else []
@@ -217,7 +216,6 @@ class WindowOperator(Operator):
         )
 
     def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:
-        """Merged partial results for people: keys, these columns with bounds, and what the results are so far."""
         return readable(self.aggregation.final(merged, [*self.keys, *bounds]))
 
     def _advance_to(self, time: int) -> None:
@@ -277,7 +275,6 @@ class Panes:
         self._reset += [pl.lit(None, pl.Int64).alias(first), pl.lit(None, pl.Int64).alias(last)]
 
     def reset(self, emitted: pl.Expr) -> list[pl.Expr]:
-        """The columns after a pane, for rows where ``emitted`` is true."""
         columns = (expr.meta.output_name() for expr in self._reset)
         pairs = zip(columns, self._reset, strict=True)
         return [pl.when(emitted).then(expr).otherwise(pl.col(column)).alias(column) for column, expr in pairs]
@@ -299,9 +296,8 @@ class Panes:
         return pl.col(END) <= time - self._lateness if time < FOREVER else pl.lit(value=True)
 
     def number(self, time: int) -> list[pl.Expr]:
-        """For each message the number of its pane, counted from the next pane on; and how many panes will be full. Uses
-        ``PLACE``, the number of messages of the batch before it in its window and key, ``TOTAL``, that of all of them,
-        and ``NUMBER`` and ``INDEX`` of the state before."""
+        """``PANE`` counts from the next pane on, ``FULL``: how many will be full. ``PLACE`` and ``TOTAL`` are of the
+        batch."""
         is_open = pl.col(END) > time
         first, rest = (
             pl.when(is_open).then(pl.lit(early, pl.Int64)).otherwise(pl.lit(late, pl.Int64))

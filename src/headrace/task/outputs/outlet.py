@@ -96,8 +96,7 @@ class Outlet:
 
 
 class Announcer:
-    """Announces the progress of one task's streams, for one attempt, which begins with only committed ends
-    announced."""
+    """For one attempt, which begins with only committed ends announced."""
 
     def __init__(self, scope: TaskScope, outlet: Outlet, now_ms: float) -> None:
         self._outlet = outlet
@@ -114,8 +113,7 @@ class Announcer:
         return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
-        """The last commit covers the ends of these streams; earlier announcements aren't known. A task that was idle
-        then may be waiting for one now, without any row."""
+        """Earlier announcements aren't known. A task that was idle may be waiting for one now, without any row."""
         known = set(ended)
         self._announced = dict.fromkeys(self._announced)
         for stream in self._announced:
@@ -194,7 +192,6 @@ class Backpressure:
     def __init__(
         self, app: str, limit: int, streams: Sequence[StreamPlan], connections: Connections, now_ms: float
     ) -> None:
-        """``limit`` is how many bytes of a partition may be unread."""
         self._limit = limit
         self._group = app
         self._streams = streams

@@ -44,7 +44,6 @@ class FunctionPublisher:
     def __init__(
         self, table: TableSpec, remote: Remote, spec: StreamSpec, writers: int, calls: Calls, on_written: Written
     ) -> None:
-        """``writers`` is the number of tasks that write the table: they share its rate."""
         self.spec = spec
         self.outbox = Outbox(spec.id)
         self._on_written = on_written
@@ -73,7 +72,6 @@ class FunctionPublisher:
 
     @property
     def error(self) -> str | None:
-        """Why the last attempt failed, until one succeeds."""
         return next((lane.trouble for lane in self._lanes.values() if lane.trouble is not None), None)
 
     @property
@@ -186,7 +184,6 @@ class Publisher:
         return {id_: output.outbox for id_, output in self._outputs.items()}
 
     def resume(self, version: int) -> None:
-        """The outboxes have been filled as of this commit; -1 when there never was one."""
         for output in self._outputs.values():
             output.resume(version)
 
@@ -226,7 +223,6 @@ class Publisher:
 
     @property
     def calling(self) -> str | None:
-        """The output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
             if output.calling:
                 return f"output {id_}" + (f": {output.error}" if output.error else "")

@@ -101,9 +101,9 @@ class Replay:
         self.records = 0
 
     def steps(self, machine: ProtocolMachine, start: Offset | None, end: Offset) -> Steps[bool]:
-        """Read from ``start`` (None: the oldest) to ``end``; returns False when another base is needed. A base that
-        isn't of this changelog may be anywhere: after its end, or where no record begins. Raises ``FencedError`` when a
-        newer generation has trimmed the changelog past ``end``, the own fence, or has committed."""
+        """False: another base is needed. One that isn't of this changelog may be anywhere: after its end, or where no
+        record begins. Raises ``FencedError`` when a newer generation has trimmed it past ``end``, the own fence, or
+        committed."""
         begin = start or 0
         if begin >= end:
             found = self._changelog.header_at(begin)

@@ -112,7 +112,6 @@ class LiveDepot(Depot):
     at_once = 2 * FILES_AT_ONCE
 
     def __init__(self, store: ObjectStore, ring: Callable[[], None], clock: Clock, bytes_per_s: float | None) -> None:
-        """``ring`` wakes the run loop. ``bytes_per_s`` limits what is sent; None: nothing does."""
         self._stop = threading.Event()
         self._store = _Guarded(store, self._stop, clock, bytes_per_s)
         self._ring = ring

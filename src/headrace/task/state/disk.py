@@ -147,5 +147,4 @@ class Snapshot:
 
     @classmethod
     def all(cls, folder: Path) -> list[Snapshot]:
-        """The snapshots in a folder, oldest first."""
         return [cls.at(path) for path in Disk().snapshots(folder)]

@@ -40,8 +40,7 @@ _log = logger(__name__)
 
 
 class TaskState:
-    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog.
-    ``dropped`` are the names of stores that earlier versions of the app had: what is left of them is ignored."""
+    """Without ``folders`` stores live in memory. What is left of stores that were ``dropped`` is ignored."""
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class TaskState:
         depot: Depot | None = None,
         stands_in: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``stands_in``: begin in a folder of its own if the task's is locked. Until then it isn't ``prepared``."""
         self._changelog = changelog
         self._folders = folders
         self._disk = disk or Disk()
@@ -133,7 +131,6 @@ class TaskState:
         return self._database
 
     def _forget_dropped(self, database: Database) -> None:
-        """Delete the remains of unneeded stores, each with the stores that belong to it."""
         batch = database.batch()
         for name in self._dropped:
             nested = not any(kept.startswith(f"{name}.") for kept in self._stores)
@@ -231,12 +228,10 @@ class TaskState:
                 yield Change(id_, change)
 
     def grown(self, size: int) -> None:
-        """The changelog has grown by a record of this size, apart from the changes."""
         self._since_snapshot += size
 
     def persist(self, local: LocalCheckpoint) -> None:
-        """Write what is committed into the local database, with the commit that it corresponds to. A task without state
-        needs no database: it is made when reading the changelog again would take longer."""
+        """A task without state needs no database: it is made when reading the changelog again would take longer."""
         if self._database is None:
             return
         batch = self._persisted(self._database)
@@ -261,8 +256,7 @@ class TaskState:
         return batch
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
-        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to. If
-        it has to be sent first, ``learned`` tells that later."""
+        """Return where the changelog may then be trimmed to; if it has to be sent first, ``learned`` tells later."""
         limit = SNAPSHOT_AFTER_BYTES if self._snapshot_after is None else self._snapshot_after
         if self._database is None or self._folders is None or self._since_snapshot < limit:
             return None
@@ -305,8 +299,8 @@ class TaskState:
             database.close()
 
     def adopt(self, change: Change) -> None:
-        """Apply a change of the state that is taken over. The caller appends it to the changelog before the commit.
-        What doesn't fit in memory goes to the database before that; a start that finds it without a commit drops it."""
+        """The caller appends it to the changelog before the commit. What doesn't fit in memory goes to the database
+        before that; a start that finds it without a commit drops it."""
         self._stores[change.store].apply(bytes(change.change))
         self._since_snapshot += len(change.change)
         self._adopted_bytes += len(change.change)
@@ -315,7 +309,6 @@ class TaskState:
             self._database.write(self._persisted(self._database))
 
     def take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
-        """Do with a record what the protocol says; ``local`` is the last commit."""
         match step:
             case ReplayStep.HOLD:
                 self._held.append(Change.decode(body))
@@ -370,7 +363,6 @@ class TaskState:
         self._applied_bytes = 0
 
     def begun(self) -> None:
-        """The state is complete: others may read what is committed."""
         self._readable = True
 
     @contextmanager
@@ -391,7 +383,6 @@ class TaskState:
         return sum(store.entries() for store in self._stores.values())
 
     def size(self) -> int | None:
-        """The approximate size of the local database in bytes; None if there is none."""
         return None if self._database is None else self._database.size()
 
     def find_damage(self) -> None:
