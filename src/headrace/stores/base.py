@@ -331,7 +331,6 @@ def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, 
         raise DeclarationError(f"store {id_!r} has {what}", hint=TAKE_BACK)
 
 
-_MS = pl.Datetime("ms")
 _READABLE = {
     "__start": "window_start",
     "__end": "window_end",
@@ -344,7 +343,6 @@ _READABLE = {
     "__time": "time",
 }
 """What columns of a store's own are called. Numbers in them are times in milliseconds."""
-_OWN = "__"
 _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. What is outside of them means always, or never."""
 
@@ -353,26 +351,23 @@ def readable(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows without the store's own columns; a few of these have a meaning for people, and get a name."""
     columns = []
     for name, dtype in rows.schema.items():
-        if not name.startswith(_OWN):
+        if not name.startswith("__"):
             columns.append(pl.col(name))
         elif name in _READABLE and _READABLE[name] not in rows.columns:
-            known = _moment(name) if dtype == pl.Int64 else pl.col(name)
+            known = column = pl.col(name)
+            if dtype == pl.Int64:
+                known = pl.when(column.is_between(_EARLIEST, _LATEST)).then(column).cast(pl.Datetime("ms"))
             columns.append(known.alias(_READABLE[name]))
     return rows.select(columns)
 
 
-def _moment(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_between(_EARLIEST, _LATEST)).then(pl.col(name)).cast(_MS)
-
-
 PORTION_ROWS_MAX = 1 << 14
 PORTION_BYTES = 8 << 20
-_FIRST_PORTION = 256
 
 
 def in_portions(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield keys and values of some entries at a time, about ``PORTION_BYTES`` at most."""
-    count = _FIRST_PORTION
+    count = 256
     while True:
         # A list of pairs would be three times slower: the garbage collector visits pairs, but neither keys nor values.
         keys, values = [], []

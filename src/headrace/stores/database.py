@@ -148,12 +148,10 @@ def _link_table_else_copy(source: str, target: str) -> str:
     if Path(source).suffix in (".sst", ".blob"):
         try:
             Path(target).hardlink_to(source)
+            return target
         except OSError as error:  # another file system, or one without hard links: a copy is as good, and slower
             _log.debug("a file of a snapshot is copied, not linked", file=source, error=error.strerror)
-            shutil.copy2(source, target)
-    else:
-        shutil.copy2(source, target)
-    return target
+    return shutil.copy2(source, target)
 
 
 def classified(folder: Path, error: Exception) -> InfrastructureError:
@@ -278,16 +276,11 @@ class Pin:
         found: list[tuple[bytes, bytes]] = []
         with self._lock:
             entries = self._open()
-            if backwards:
-                entries.seek_for_prev(start)
-            else:
-                entries.seek(start)
+            seek, step = (entries.seek_for_prev, entries.prev) if backwards else (entries.seek, entries.next)
+            seek(start)
             while len(found) < count and entries.valid():
                 found.append((entries.key(), entries.value()))
-                if backwards:
-                    entries.prev()
-                else:
-                    entries.next()
+                step()
             entries.status()
         return found
 
@@ -511,14 +504,10 @@ class Database:
             for last, value in items:
                 yield last, value
             end = self._db.iter()
-            if backwards:
-                end.seek_for_prev(last)
-                if end.valid():
-                    end.prev()
-            else:
-                end.seek(last)
-                if end.valid():
-                    end.next()
+            seek, step = (end.seek_for_prev, end.prev) if backwards else (end.seek, end.next)
+            seek(last)
+            if end.valid():
+                step()
             end.status()
         except Exception as error:
             raise self._unreadable(error) from error

@@ -9,6 +9,7 @@ form is logged before the next rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -55,33 +56,24 @@ P = TypeVar("P", bound=Part)
 M = TypeVar("M", bound=Manifest)
 
 
+@dataclass(slots=True)
 class Tiers(Generic[P]):
-    """The parts of one store, oldest first. ``merge`` makes one part, or none, of neighbours."""
+    """The parts of one store, oldest first. ``merge`` makes one part, or none, of neighbours.
 
-    def __init__(
-        self,
-        kept: Kept,
-        merged_rows_max: int,
-        merge: Callable[[Sequence[P]], Sequence[P]],
-        form: StateForm | None = None,
-        *,
-        wait: bool = False,
-    ) -> None:
-        """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is.
+    Parts of more than ``merged_rows_max`` stay, so a merge is short however large the state is. Rows aren't checked
+    without ``form``. With ``wait``, parts that are less than a piece together are merged when there are eight.
+    """
 
-        Rows aren't checked without ``form``. With ``wait``, parts that are less than a piece together are merged when
-        there are eight.
-        """
-        self.parts: list[P] = []
-        self.changed = False  # whether the manifest in the database is out of date
-        self._kept = kept
-        self._merged_rows_max = merged_rows_max
-        self._merge = merge
-        self._wait = wait
-        self._gone: list[P] = []
-        self._next_number = 0
-        self._form = form
-        self.kept_form: StateForm | None = None  # the form of the rows that are kept, and of those that come
+    kept: Kept
+    merged_rows_max: int
+    merge: Callable[[Sequence[P]], Sequence[P]]
+    form: StateForm | None = None
+    wait: bool = field(default=False, kw_only=True)
+    parts: list[P] = field(default_factory=list, init=False)
+    changed: bool = field(default=False, init=False)  # whether the manifest in the database is out of date
+    kept_form: StateForm | None = field(default=None, init=False)  # of the rows that are kept, and of those that come
+    _gone: list[P] = field(default_factory=list, init=False)
+    _next_number: int = field(default=0, init=False)
 
     def number(self) -> int:
         self._next_number += 1
@@ -91,11 +83,11 @@ class Tiers(Generic[P]):
         self.parts.append(part)
         number, rows = 1, part.living
         for older in reversed(self.parts[:-1]):
-            if older.living >= 2 * rows or older.living + rows > self._merged_rows_max:
+            if older.living >= 2 * rows or older.living + rows > self.merged_rows_max:
                 break
             number, rows = number + 1, rows + older.living
-        if number > 1 and not (self._wait and number < _SMALL_PARTS_MAX and rows < pieces.PIECE_ROWS):
-            self.replace([*self.parts[:-number], *self._merge(self.parts[-number:])])
+        if number > 1 and not (self.wait and number < _SMALL_PARTS_MAX and rows < pieces.PIECE_ROWS):
+            self.replace([*self.parts[:-number], *self.merge(self.parts[-number:])])
         self.changed = True
 
     def replace(self, parts: Sequence[P]) -> None:
@@ -110,16 +102,16 @@ class Tiers(Generic[P]):
 
     def form_change(self) -> list[bytes]:
         """The change that says of which form the rows after it are, if it isn't in the changelog yet."""
-        if self._form is None or self.kept_form == (now := grown(self.kept_form, self._form)):
+        if self.form is None or self.kept_form == (now := grown(self.kept_form, self.form)):
             return []
         self.kept_form = now
         return [FORM + now.written()]
 
     def whole_form(self) -> list[bytes]:
         """The change that says of which form all rows are, for a store that gets them; none if there never were any."""
-        if self._form is None or self.kept_form is None:
+        if self.form is None or self.kept_form is None:
             return []
-        return [FORM + grown(self.kept_form, self._form).written()]
+        return [FORM + grown(self.kept_form, self.form).written()]
 
     def apply_form(self, operation: bytes, body: bytes) -> bool:
         """Apply such a change, if ``operation`` says that it is one. Raises ``DeclarationError`` for an unfit form."""
@@ -127,33 +119,33 @@ class Tiers(Generic[P]):
             self._take_form(StateForm.read(body))
             self.changed = True
             return True
-        if self._form is not None and self.kept_form is None:
-            raise other_kind(self._kept.store)
+        if self.form is not None and self.kept_form is None:
+            raise other_kind(self.kept.store)
         return False
 
     @property
     def other_columns(self) -> bool:
-        return self._form is not None and self.kept_form is not None and self.kept_form != self._form
+        return self.form is not None and self.kept_form is not None and self.kept_form != self.form
 
     def _take_form(self, form: StateForm | None) -> None:
-        if form is not None and self._form is not None:
-            check_form(self._kept.store, form, self._form)
+        if form is not None and self.form is not None:
+            check_form(self.kept.store, form, self.form)
         # Rows that come from several stores may be of several forms.
         self.kept_form = form if form is None else grown(self.kept_form, form)
 
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
         """Read the manifest; None if there is none. Raises ``DeclarationError`` if the rows can't be opened now."""
-        self._kept.view = view
+        self.kept.view = view
         data = view.get(MANIFEST)
         if data is None:
             if next(view.range(b"", None), None) is not None:
-                raise other_kind(self._kept.store)
+                raise other_kind(self.kept.store)
             return None
         head = msgspec.json.decode(data, type=Manifest)
         self._take_form(head.form)
         if head.format != format_:
             raise CorruptLogError(
-                f"store {self._kept.store!r}: local state of format {head.format}; this version of Headrace reads "
+                f"store {self.kept.store!r}: local state of format {head.format}; this version of Headrace reads "
                 f"{format_}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )

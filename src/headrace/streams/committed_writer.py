@@ -1,26 +1,22 @@
 """A writer outside of an app that publishes *versions* into a stream: committed readers see each exactly once, whole.
 
-It follows the protocol of a task. Its name gives it a producer id, each attempt is a generation, and a record in a
-metadata store, which lies beside the stream, takes the place of the changelog:
+It follows the protocol of a task. A record in a metadata store beside the stream takes the place of the changelog:
 
 1. The record gets a new generation: older attempts can't commit any more.
 2. A restore frame goes to each partition: readers drop what earlier attempts have left.
 3. The version's frames are appended, which readers hold, and flushed. If the process dies here, the restore frames of
    the next attempt void them.
 4. The record gets the version, and the seqs of its last frames. This decides that the version is published.
-5. A checkpoint frame goes to each partition: readers have the version. If the process dies before that, the restore
-   frames of the next attempt say so.
+5. A checkpoint frame goes to each partition: readers have the version. Else the next restore frames say so.
 6. The record is settled: nothing is left to do.
 
-The record is replaced only by compare-and-set. An attempt that was frozen, and replaced by another one, fails at step 4
-and has changed nothing: the restore frames of its replacement void its frames, whether they were appended before or
-after. A record's key is the producer id: a hash of the writer's name or, if another writer has that number, the next
-one that is free. Records are never deleted, so a name always leads to the same number.
+The record is replaced only by compare-and-set: an attempt that another one has replaced fails at step 4, and the
+restore frames of its replacement void its frames, whenever they were appended. A record's key is the producer id: a
+hash of the writer's name or, if another writer has that number, the next one that is free. Records are never deleted.
 
-Writers that have no name of their own borrow one. A new name for each write would leave a record, and a producer in the
-position of each reader, forever; and no write would come again under that name to clean up after a write that died. So
-a write gets the first name that is free, and also settles what the others have left whose processes are gone. A lock
-file for each name, which ends with its process, says whether it is lent.
+Writers that have no name of their own borrow one, since a new name for each write would leave a record, and a producer
+in the position of each reader, forever. A write gets the first name that is free, and also settles what the others have
+left whose processes are gone. A lock file for each name, which ends with its process, says whether it is lent.
 
 ``publish`` blocks for the disk; nothing here waits for another process. One thread uses a writer.
 """
@@ -30,7 +26,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -53,16 +49,14 @@ from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import LOG, SystemSpec, open_system, require_stream
 
 RECORD_FORMAT = 1
-FILE = "writers.db"
-"""Its name in the folder of the stream, so that deleting the stream deletes its writers."""
+FILE = "writers.db"  # its name in the folder of the stream, so that deleting the stream deletes its writers
 _NAMESPACE = "writers"
 _PROBES_MAX = 1000
 
 
 class WriterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The progress of a writer in a stream.
+    """The progress of a writer in a stream: ``generation`` of the last attempt, ``version`` published last (-1: none).
 
-    ``generation`` is that of its last attempt, ``version`` the last one that it has published (-1: none), and
     ``outputs`` are the seqs of the last frames that this covers. ``settled``: readers know that.
     """
 
@@ -160,8 +154,7 @@ def opened(system: SystemDescriptor | SystemSpec | None, home: str | Path) -> tu
 
 VERSION_MAX = 2**62
 _MOST_ATTEMPTS = 100
-Frames = Iterable[tuple[int, bytes]]
-"""Bodies of user frames, each with its partition; those of one partition in order."""
+Frames = Iterable[tuple[int, bytes]]  # bodies of user frames, each with its partition; those of one partition in order
 _log = logger(__name__)
 
 
@@ -181,11 +174,10 @@ class CommittedWriter:
         return self._records.read(self.name).record.version
 
     def publish(self, version: int, frames: Frames) -> bool:
-        """Publish a version. When this returns, committed readers have all of it.
+        """Publish a version. When this returns, committed readers have all of it; False: they had it before.
 
-        False: this version, or a later one, was published before. Then ``frames`` isn't looked at. If this raises, the
-        version may have been published nevertheless: ``position`` says so, and the same call may be repeated. Raises
-        ``FencedError`` if another process has begun to publish as this writer.
+        If this raises, the version may have been published nevertheless: ``position`` says so, and the same call may be
+        repeated. Raises ``FencedError`` if another process has begun to publish as this writer.
         """
         if not 0 <= version <= VERSION_MAX:
             raise UsageError(f"writer {self.name!r} of {self.stream}: versions are 0 to {VERSION_MAX}, not {version}")
@@ -225,8 +217,7 @@ class CommittedWriter:
         stamper = FrameStamper(task_of(self.name), 1, known.record.producer, {self.stream: partitions}, barriers=True)
         stamper.load(known.record.outputs)
         stamper.generation = known.record.generation
-        producer = self._system.producer()
-        try:
+        with closing(self._system.producer()) as producer:
             stamper.label = version if version is not None and wanted else published + 1
             self._send(producer, stamper.restores(published, stamper.label))
             if wanted:
@@ -238,8 +229,6 @@ class CommittedWriter:
                 self._send(producer, stamper.checkpoints(stamper.label, stamper.label + 1))
                 producer.flush()
                 producer.sync()
-        finally:
-            producer.close()
         # A newer attempt settles its own record, and what this one has done is in it.
         self._records.replace(known, msgspec.structs.replace(known.record, settled=True))
         return wanted
@@ -287,12 +276,8 @@ class CommittedWriter:
         try:
             self.settle()
         except HeadraceError as error:
-            _log.warning(
-                "the frames of a failed attempt stay in the stream until this writer's next one",
-                stream=str(self.stream),
-                writer=self.name,
-                reason=error.message,
-            )
+            what = "the frames of a failed attempt stay in the stream until this writer's next one"
+            _log.warning(what, stream=str(self.stream), writer=self.name, reason=error.message)
 
 
 def open_committed_writer(home: str | Path, stream: str, name: str) -> CommittedWriter:
@@ -308,16 +293,12 @@ def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWri
     return CommittedWriter(LogSystem(root), stream, name, records)
 
 
-SLOTS = 16
-"""How many writes without a name may be published at a time."""
+SLOTS = 16  # how many writes without a name may be published at a time
 
 
 @contextmanager
 def borrowed_writer(home: str | Path, stream: str, locks: Path) -> Iterator[CommittedWriter]:
-    """Lend a writer of a stream for the block. ``locks`` is a folder for lock files, the same for all.
-
-    Raises ``UnavailableError`` if all are lent, and ``StreamNotFoundError``.
-    """
+    """Lend a writer. ``locks`` is a folder for lock files. Raises ``UnavailableError`` if all are lent."""
     for number in range(SLOTS):
         with _lent(locks, number) as lent:
             if not lent:

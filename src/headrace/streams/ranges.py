@@ -1,15 +1,14 @@
 """Frames of a partition between two places, and results of batch jobs as frames.
 
-A *place* is how far the log was read, and the position to read on from. A range shows the frames that become final by
-what is between its places: those that a checkpoint in it commits, even if they are before it, and plain ones in it. So
-ranges that follow one another show each frame once, whoever reads them, and however often.
-
-Blocks only while a consumer is waited for, which the end of a range bounds.
+A range shows the frames that become final by what is between its places: those that a checkpoint in it commits, even if
+they are before it, and plain ones in it. So ranges that follow one another show each frame once, however often they are
+read. Blocks only while a consumer is waited for, which the end of a range bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -50,8 +49,7 @@ class RangeReader(Generic[T]):
     """Reads one partition from a place on, range after range. One thread uses it.
 
     ``keep`` returns what is kept of a user frame until it is shown. Without ``committed`` every frame is shown as it
-    comes. ``lossy``: if frames were trimmed before they were read, go on at the oldest one and log it; else that is a
-    ``TrimmedOffsetError``.
+    comes. ``lossy``: if frames were trimmed before they were read, go on at the oldest one and log it.
     """
 
     def __init__(
@@ -91,15 +89,12 @@ class RangeReader(Generic[T]):
         """
         if end <= self._end:
             return
-        consumer = self._system.consumer()
-        try:
+        with closing(self._system.consumer()) as consumer:
             try:
                 consumer.register(self._ssp, self._next)
             except TrimmedOffsetError as error:
                 self._lose(consumer, end, error)
             yield from self._poll(consumer, end)
-        finally:
-            consumer.close()
 
     def _poll(self, consumer: Consumer, end: Offset) -> Generator[list[T]]:
         empty_polls = 0
@@ -163,13 +158,8 @@ class RangeReader(Generic[T]):
                 f"the oldest offset is {extent.oldest}",
                 hint="set failOnDataLoss to false to go on at the oldest; to lose nothing, trim later or read earlier",
             ) from error
-        _log.warning(
-            "frames were trimmed before they were read; goes on at the oldest",
-            partition=str(self._ssp),
-            offset=self._next,
-            oldest=extent.oldest,
-            bytes=lost,
-        )
+        what, place = "frames were trimmed before they were read; goes on at the oldest", str(self._ssp)
+        _log.warning(what, partition=place, offset=self._next, oldest=extent.oldest, bytes=lost)
         before = self.place.position
         self._shown_before_loss = {each.producer: each for each in before.covered}
         oldest = max(extent.oldest, self._next)

@@ -1,11 +1,8 @@
 """Streams read from Python, row by row or frame by frame: what is committed, or everything.
 
 The output of an exactly-once app is final once a checkpoint covers it; before that a failure may take it back. So
-readers wait for the checkpoint by default. Rows that no checkpoint governs (those of a ``StreamWriter``, and of an
-at-least-once app) are final as soon as they are written, and are shown at once.
-
-Without ``follow`` reading ends where the stream ended when reading began. With it the reader waits for more, and ends
-with a sealed stream or when the caller has had enough. Only the caller's way to wait blocks.
+readers wait for the checkpoint by default. Rows that no checkpoint governs are shown at once. Without ``follow``
+reading ends where the stream ended when reading began. Only the caller's way to wait blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, overload
 
@@ -43,14 +40,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_MS = 500
-UNWATCHED_WAIT_MS = 50
-"""The longest wait (ms), and the one for systems whose consumers have no descriptor to wait on."""
+UNWATCHED_WAIT_MS = 50  # the longest wait (ms), and the one for systems whose consumers have no descriptor to wait on
 EMPTY_POLLS_MAX = 20
 _DAMAGED_HINT = "an app wrote the frame, so it was damaged later: headrace stream verify checks the files of a log"
 _CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
 T = TypeVar("T")
-Wait = Callable[[Consumer], bool]
-"""Wait for a consumer to have more, but not for long; False: stop reading."""
+Wait = Callable[[Consumer], bool]  # wait for a consumer to have more, but not for long; False: stop reading
 Damaged = Callable[[FrameError], None]
 """Called for each record that can't be read. Raises the error, or returns if the record is to be left out."""
 
@@ -186,44 +181,31 @@ class CommittedGate(Gate):
         return None if partition is None else partition.position()
 
 
+@dataclass(slots=True)
 class FrameReader:
     """Reads the frames of one stream. ``enough`` ends it before a look; ``damaged`` gets errors of records."""
 
-    def __init__(
-        self,
-        system: System,
-        stream: StreamId,
-        gate: Gate,
-        wait: Wait,
-        *,
-        follow: bool = False,
-        enough: Callable[[], bool] = lambda: False,
-        damaged: Damaged = refuse,
-    ) -> None:
-        self._system = system
-        self._stream = stream
-        self._gate = gate
-        self._wait = wait
-        self._follow = follow
-        self._enough = enough
-        self._damaged = damaged
-        self._ended: set[SSP] = set()
+    system: System
+    stream: StreamId
+    gate: Gate
+    wait: Wait
+    follow: bool = field(default=False, kw_only=True)
+    enough: Callable[[], bool] = field(default=lambda: False, kw_only=True)
+    damaged: Damaged = field(default=refuse, kw_only=True)
+    _ended: set[SSP] = field(default_factory=set, init=False)
 
     def read(self, starts: Mapping[SSP, Position]) -> Generator[list[Frame]]:
         """For each poll that finds something the frames to show: none if all are held."""
-        extents = self._system.admin().extents(self._stream.name)
+        extents = self.system.admin().extents(self.stream.name)
         ends = {ssp: extents[ssp.partition].upcoming for ssp in starts}
-        consumer = self._system.consumer()
-        try:
+        with closing(self.system.consumer()) as consumer:
             for ssp, position in starts.items():
                 consumer.register(ssp, position)
             yield from self._poll_to_the_end(consumer, ends)
-        finally:
-            consumer.close()
 
     def _poll_to_the_end(self, consumer: Consumer, ends: Mapping[SSP, Offset]) -> Iterator[list[Frame]]:
         empty_polls = 0
-        while not self._enough():
+        while not self.enough():
             unread = [ssp for ssp in ends if not self._is_over(ssp, consumer, ends[ssp])]
             if not unread:
                 return
@@ -233,27 +215,26 @@ class FrameReader:
                 if isinstance(item, Ended):
                     self._ended.add(item.ssp)
                 elif isinstance(item, Records):
-                    for frame in frames_of(item, self._damaged):
-                        frames += self._gate.admit(frame)
+                    for frame in frames_of(item, self.damaged):
+                        frames += self.gate.admit(frame)
                 else:
-                    raise UsageError(f"{self._stream} consists of rows, not of frames: read its files instead")
+                    raise UsageError(f"{self.stream} consists of rows, not of frames: read its files instead")
             if polled:
                 yield frames
             empty_polls = 0 if polled else empty_polls + 1
-            if empty_polls > EMPTY_POLLS_MAX and not self._follow:
+            if empty_polls > EMPTY_POLLS_MAX and not self.follow:
                 raise UnavailableError(
                     f"{unread[0]}: no record arrives, though the stream continues to offset {ends[unread[0]]}"
                 )
-            if not polled and not self._wait(consumer):
+            if not polled and not self.wait(consumer):
                 return
 
     def _is_over(self, ssp: SSP, consumer: Consumer, end: Offset) -> bool:
-        return ssp in self._ended or (not self._follow and consumer.position(ssp) >= end)
+        return ssp in self._ended or (not self.follow and consumer.position(ssp) >= end)
 
 
 POSITION_FORMAT = 1
-READERS = "headrace.readers"
-"""The group of entry points of functions that read a stream with another library."""
+READERS = "headrace.readers"  # the group of entry points of functions that read a stream with another library
 _WARNINGS_MAX = 10
 """After so many records that can't be read, there is a warning only when their number passes a power of ten."""
 

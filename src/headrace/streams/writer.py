@@ -1,12 +1,10 @@
 """Streams made and filled from Python.
 
 A writer outside of an app is producer 0, generation 0, and no checkpoint governs its frames: they are final as soon as
-they are written. Each call of ``write`` ends with a flush.
-
-The frames of a write that can be continued have a mark: their producer is a hash of the write's id, and their
-generation is the number of the input row after those that the frame has. A repeated write reads both from the stream,
-so it knows what has been written even if no process was there to be told: rows below a partition's number are in that
-partition, or belong elsewhere. The log appends whole frames, those of one partition in order.
+they are written. The frames of a write that can be continued have a mark: their producer is a hash of the write's id,
+and their generation is the number of the input row after those that the frame has. A repeated write reads both from the
+stream, so it knows what has been written even if no process was there to be told: rows below a partition's number are
+in that partition, or belong elsewhere. The log appends whole frames, those of one partition in order.
 """
 
 from __future__ import annotations
@@ -108,8 +106,7 @@ class RowWriter:
         self._partitions = info.partitions
         self._keys = key_for(info, stream, keys, partition)
         self._fixed = partition
-        self._rows_choose = bool(self._keys) or partition is not None
-        """Whether a row always goes to the same partition."""
+        self._rows_choose = bool(self._keys) or partition is not None  # whether a row always goes to the same partition
         self._producer = system.producer()
         # Begin with the emptiest, so that many short-lived writers don't all write to the same partition.
         extents = system.admin().extents(self._stream)
@@ -132,8 +129,8 @@ class RowWriter:
     def write_numbered(self, rows: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[WrittenFrame]:
         """Append the rows of a write that can be continued, without those that are in the stream already.
 
-        ``numbers``, ascending, are those of the input rows. Where rows don't choose their partition, each frame is in
-        the stream before the next one is sent, so what is there is always the first part of the input.
+        ``numbers`` ascend. Where rows don't choose their partition, each frame is in the stream before the next one is
+        sent, so what is there is always the first part of the input.
         """
         frames: list[WrittenFrame] = []
         for start in range(0, rows.height, FRAME_ROWS):
