@@ -148,7 +148,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One phase: the host performs ``instruction``, ``effect`` runs, the first of ``then`` whose guard holds follows."""
+    """A phase: the host performs ``instruction``, ``effect`` runs, the first of ``then`` whose guard holds follows."""
 
     phase: Phase
     instruction: Callable[[Any], Instruction]
