@@ -31,7 +31,6 @@ from headrace.core.secrets import SecretOptions
 
 _WAITS = {"connect_timeout": "3s", "timeout": "10s", "max_retries": "2", "retry_timeout": "10s"}
 """How long a store is waited for, unless the user says otherwise: a target must not block for more than seconds."""
-
 _FORGETS = "delta.setTransactionRetentionDuration"
 _MAPPING = "delta.columnMapping.mode"
 _DENIED = (

@@ -74,11 +74,6 @@ def delta(
         For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values are never
         shown. Prefer credentials from the environment.
 
-    Raises
-    ------
-    DeclarationError
-        If the path or an option is invalid.
-
     Examples
     --------
     >>> hr.io.delta("lake/views", partition_by="day").partition_by

@@ -279,7 +279,6 @@ def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
 
 # -- local -------------------------------------------------------------------------------------------
 LOG = "_delta_log"
-
 Stamp = tuple[int, int, int]
 
 

@@ -42,7 +42,6 @@ _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(), "int": pl.Int32(), "long": pl.Int64(), "float": pl.Float32(), "double": pl.Float64(),
     "bytes": pl.Binary(), "string": pl.String(),
 }  # fmt: skip
-
 _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("int", "date"): pl.Date(),
     ("int", "time-millis"): pl.Time(),
@@ -52,7 +51,6 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("long", "local-timestamp-millis"): pl.Datetime("ms"),
     ("long", "local-timestamp-micros"): pl.Datetime("us"),
 }
-
 _DEBEZIUM: Mapping[tuple[str, str], str] = {
     ("int", "io.debezium.time.Date"): "date",
     ("int", "io.debezium.time.Time"): "time-millis",

@@ -29,10 +29,8 @@ from headrace.rows.formats import (
 )
 
 About = Literal["op", "ts_ms", "source_ts_ms"]
-
 ABOUT: Mapping[str, pl.DataType] = {"op": pl.String(), "ts_ms": pl.Int64(), "source_ts_ms": pl.Int64()}
 """What an envelope says of a change, and its type: when Debezium saw it, and when the database made it."""
-
 _PAYLOAD = "payload"
 _JSON = ("json", "json_schema")
 _CHANGES = ("c", "u", "r", "d")

@@ -33,10 +33,8 @@ def registry(
     ----------
     url
         Its address. Some registries need a path, such as ``/apis/ccompat/v7``.
-    user
-        The user who logs in with ``password``.
-    password
-        The place of the password: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
+    user, password
+        Who logs in, and the place of the password: ``hr.secret_env(...)`` or ``hr.secret_file(...)``.
     token
         The place of a bearer token, for registries that need one instead of a password.
     ca_file
@@ -121,12 +119,8 @@ def json_schema(
     ----------
     schema
         The JSON Schema of an object, as a dict or as text. An input that declares its columns doesn't need it.
-    registry
-        For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
-    subject
-        For outputs with a registry: the subject that has the schema, as in ``hr.io.avro``.
-    register
-        For outputs with a registry: register the schema if it isn't there yet.
+    registry, subject, register
+        For records with the header of a registry, as in ``hr.io.avro``. Reading doesn't ask the registry.
 
     Examples
     --------
@@ -164,12 +158,8 @@ def protobuf(
         The generated class of the message, or the message's full name.
     descriptors
         For a name: the output of ``protoc --include_imports --descriptor_set_out=FILE``.
-    registry
-        For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
-    subject
-        For outputs with a registry: the subject that has the schema, as in ``hr.io.avro``.
-    register
-        For outputs with a registry: register the schema if it isn't there yet.
+    registry, subject, register
+        For records with the header of a registry, as in ``hr.io.avro``. Reading doesn't ask the registry.
 
     Examples
     --------

@@ -29,7 +29,6 @@ from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload,
 from headrace.rows.pieces import RowsUnreadable
 
 Message = Any  # a message of protobuf, whose classes are made while the program runs
-
 _WRAPPERS = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")

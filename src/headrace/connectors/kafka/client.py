@@ -57,7 +57,6 @@ __all__ = [  # what other modules take of confluent_kafka
 ANSWER_S = 10.0  # how long a call waits for a broker's answer. Those that a run loop makes have to be shorter.
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 """What consumers report for an offset that the partition doesn't have."""
-
 _log = logger(__name__)
 
 
@@ -334,7 +333,6 @@ _NOT_SENT = _Meaning(StorageError, "the record wasn't sent")
 _OLD = _Meaning(InfrastructureError, "use a newer broker; Headrace is tested with Kafka 4")
 _FAILED = _Meaning(UnavailableError, "the broker failed to handle the request; see its log. Headrace tries again")
 _SERVER = _Meaning(InfrastructureError, "the broker refused the request; see its log")
-
 _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     _WAIT: (
         "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_WAIT_COORD", "_RETRY",
@@ -372,7 +370,6 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     _Meaning(ThrottledError, "the cluster's quota is used up; Headrace tries again"): ("THROTTLING_QUOTA_EXCEEDED",),
     _Meaning(StreamExistsError, "use another name"): ("TOPIC_ALREADY_EXISTS",),
 }  # fmt: skip
-
 _BY_CODE = {getattr(KafkaError, name): meaning for meaning, names in _MEANINGS.items() for name in names}
 _CLOSED, _HANDSHAKE = "closed by peer", "SSL handshake failed"  # in what librdkafka reports of a connection
 _WAITED = {getattr(KafkaError, name) for name in _MEANINGS[_WAIT]}  # codes that only mean that no broker has answered

@@ -48,7 +48,6 @@ BUFFER_BYTES = 16 << 20  # what waits in all feeds together; librdkafka has as m
 FEED_BYTES_MIN = 1 << 20
 LOOK_S = 30.0  # how often it checks that the topic is unchanged
 ANSWER_S = 5.0
-
 _log = logger(__name__)
 
 

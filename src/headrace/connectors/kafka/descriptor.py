@@ -269,10 +269,8 @@ def kafka_log(
         The number of replicas of new topics. By default the cluster decides.
     record_bytes
         The largest record of a new topic; the topic's ``max.message.bytes`` follows from it.
-    options
-        Options of librdkafka, as in ``hr.io.kafka``.
-    oauth
-        For SASL's OAUTHBEARER, as in ``hr.io.kafka``.
+    options, oauth
+        As in ``hr.io.kafka``.
     name
         The log's name, as part of the names of its streams.
 

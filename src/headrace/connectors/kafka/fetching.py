@@ -40,7 +40,6 @@ from headrace.core.worker import WorkerThread
 from headrace.rows.given import Headers
 
 _log = logger(__name__)
-
 _VALUE: Callable[[Message], bytes | None] = Message.value
 _KEY: Callable[[Message], bytes | None] = Message.key
 Key = tuple[str | None, int | None]

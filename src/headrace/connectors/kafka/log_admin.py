@@ -189,7 +189,6 @@ class Metadata:
 _OLD_S = 0.1
 _GUESS = 4096.0  # how large a record is taken to be before one was seen
 _WEIGHT = 0.05
-
 _log = logger(__name__)
 
 

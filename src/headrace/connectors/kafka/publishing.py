@@ -77,9 +77,7 @@ class Action(Enum):
 
 HOLDING = frozenset({State.OPENED, State.FINDING, State.IDLE, State.SENDING, State.COMMITTING})
 """The states with a producer of use. In the others it is dropped, and what it had begun is left for Kafka to abort."""
-
 Row = tuple[State, Action]
-
 TABLE: Mapping[State, Mapping[Event, Row]] = {
     State.UNOPENED: {Event.WANTED: (State.FENCING, Action.OPEN), Event.WANTED_OLD: (State.UNOPENED, Action.REST)},
     State.FENCING: {

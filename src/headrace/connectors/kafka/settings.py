@@ -40,10 +40,8 @@ from headrace.systems.registry import KAFKA_LOG_PREFIX, check_option_names
 from headrace.systems.shape import new_columns, with_columns
 
 Value = str | SecretPlace
-
 _BROKER = re.compile(r"([a-zA-Z][a-zA-Z0-9_+]*://)?(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+)(:\d{1,5})?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
 OURS: Mapping[str, str] = {
     name: why
     for why, names in {
@@ -79,7 +77,6 @@ OURS: Mapping[str, str] = {
     for name in names
 }
 """Options that users don't set, and why."""
-
 _JAVA: Mapping[str, str] = {
     "sasl.jaas.config": "sasl.username and sasl.password",
     "sasl.mechanism.name": "sasl.mechanism",
@@ -323,7 +320,6 @@ def key_dtype(format: Format) -> pl.DataType | None:
 # -- log topics --------------------------------------------------------------------------------------
 PREFIX = KAFKA_LOG_PREFIX
 RECORD_BYTES = 64 << 20  # how large a record may be: a frame has up to 65,536 rows
-
 # With a stream's name of up to 128 characters it is no longer than the 249 that Kafka allows.
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -51,7 +51,6 @@ from headrace.systems.base import Consumer, Creation, RowSystem, StreamInfo, Tar
 
 LOOK_MS = 2.0  # how soon the run loop looks for a result
 _log = logger(__name__)
-
 Job = Callable[[], float | None]
 
 

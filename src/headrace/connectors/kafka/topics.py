@@ -58,7 +58,6 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _NONE = -1  # the answer if no record has the time. Lower: no answer, as a new topic has no leader at first.
 OLDEST, UPCOMING = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _log = logger(__name__)
-
 Asked = Mapping[int, Future[Any]]
 
 

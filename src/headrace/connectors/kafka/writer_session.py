@@ -48,7 +48,6 @@ from headrace.rows.hashing import partitions_of
 QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000  # what waits in one producer at most
 ANSWER_S = 5.0
 _ROOM_S, _SLICE_S = 0.02, 0.2
-
 Queued = Iterator[tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]]]]
 
 
@@ -131,7 +130,6 @@ _SETTINGS: Final = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-
 _log = logger(__name__)
 
 

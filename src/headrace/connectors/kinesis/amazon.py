@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3.session
-import botocore.exceptions
 import botocore.session
+from botocore import exceptions
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
@@ -50,35 +50,24 @@ from headrace.core.errors import (
 )
 from headrace.core.secrets import SecretPlace
 
-FAILURES = (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError)  # what a call may raise
-
+FAILURES = (exceptions.ClientError, exceptions.BotoCoreError)  # what a call may raise
 THROTTLED = {
-    "LimitExceededException",
-    "ProvisionedThroughputExceededException",
-    "RequestLimitExceeded",
-    "Throttling",
+    "LimitExceededException", "ProvisionedThroughputExceededException", "RequestLimitExceeded", "Throttling",
     "ThrottlingException",
-}
+}  # fmt: skip
 PASSES = {"InternalFailure", "ServiceUnavailable"}  # what passes with time, as answers of 500 and more do
-
 CREDENTIALS_HINT = (
     "check the credentials that boto3 finds here: the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), "
     "the files in ~/.aws (profile=), or the role of the machine"
 )
 _NO_CREDENTIALS = (
-    botocore.exceptions.NoCredentialsError,
-    botocore.exceptions.PartialCredentialsError,
-    botocore.exceptions.ProfileNotFound,
-    botocore.exceptions.TokenRetrievalError,
-    botocore.exceptions.SSOError,
-    botocore.exceptions.LoginError,
-)
+    exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound,
+    exceptions.TokenRetrievalError, exceptions.SSOError, exceptions.LoginError,
+)  # fmt: skip
 _NOT_ANSWERED = (
-    botocore.exceptions.HTTPClientError,
-    botocore.exceptions.ConnectionError,
-    botocore.exceptions.CredentialRetrievalError,
-    botocore.exceptions.MetadataRetrievalError,
-)
+    exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.CredentialRetrievalError,
+    exceptions.MetadataRetrievalError,
+)  # fmt: skip
 
 
 def client_of(service: str, access: Access, *, connect_s: float, answer_s: float, connections: int = 10) -> Any:
@@ -112,7 +101,7 @@ class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
     def load(self) -> Any:
         own = self._own.get_credentials()
         if own is None:
-            raise botocore.exceptions.NoCredentialsError
+            raise exceptions.NoCredentialsError
         fetcher = AssumeRoleCredentialFetcher(
             partial(self._own.create_client, region_name=self._access.region, config=self._config),
             own,
@@ -135,7 +124,7 @@ def _proxy(proxy: str | SecretPlace | None) -> str | None:
 
 
 def role_problem(where: str, error: Any) -> HeadraceError | None:
-    if not isinstance(error, botocore.exceptions.ClientError) or not error.operation_name.startswith("AssumeRole"):
+    if not isinstance(error, exceptions.ClientError) or not error.operation_name.startswith("AssumeRole"):
         return None
     code, status = answer_of(error) or ("", 0)
     said = f"{where}: the role can't be assumed: STS answers {code}"
@@ -146,7 +135,7 @@ def role_problem(where: str, error: Any) -> HeadraceError | None:
 
 
 def answer_of(error: Exception) -> tuple[str, int] | None:
-    if not isinstance(error, botocore.exceptions.ClientError):
+    if not isinstance(error, exceptions.ClientError):
         return None
     code = error.response.get("Error", {}).get("Code", "")
     return str(code), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -155,7 +144,7 @@ def answer_of(error: Exception) -> tuple[str, int] | None:
 def local_problem(where: str, call: str, service: str, error: Exception, endpoint: str = "") -> HeadraceError | None:
     """What a failure of boto3 means that isn't an answer; None if it is about this call only."""
     kind = type(error).__name__
-    if isinstance(error, botocore.exceptions.NoRegionError):
+    if isinstance(error, exceptions.NoRegionError):
         hint = "set region=, or the variable AWS_DEFAULT_REGION"
         return InfrastructureError(f"{where}: no region is configured", hint=hint)
     if isinstance(error, _NO_CREDENTIALS):

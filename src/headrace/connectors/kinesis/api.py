@@ -290,7 +290,6 @@ class KinesisApi(Protocol):
 
 # -- options -----------------------------------------------------------------------------------------
 LeaseAhead = Literal["stop", "continue", "repeat"]
-
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "partition_key": pl.String(),
     "sequence_number": pl.String(),
@@ -298,7 +297,6 @@ RECORD_COLUMNS: Mapping[str, pl.DataType] = {
     "shard": pl.String(),
 }
 """What can be known about a record, and its type."""
-
 POLL_MS = 200  # while records arrive: Kinesis allows all readers of a shard together five reads a second
 FAILOVER_MS = 10_000  # a lease whose counter hasn't moved for this long counts as abandoned: KCL's default
 

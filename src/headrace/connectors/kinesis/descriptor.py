@@ -28,7 +28,6 @@ from headrace.systems.registry import SystemSpec
 
 RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
 Lost = Literal["stop", "skip"]
-
 _STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 _ARN = re.compile(r"arn:aws[a-z-]*:kinesis:([a-z0-9-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
@@ -185,11 +184,9 @@ def kinesis(
         The ARN of a role that the app assumes with these credentials, for the stream and its lease table.
     proxy
         The URL of an HTTP proxy. With a user and a password in it, give its place: ``hr.secret_env("PROXY_URL")``.
-    connect_timeout
-        How long a call waits for a connection, up to a minute: by default ``"3s"``, and ``"2s"`` for a lease table.
-    read_timeout
-        How long it waits for an answer, up to a minute: by default ``"10s"``, and ``"3s"`` for a lease table. A call
-        that takes longer is repeated.
+    connect_timeout, read_timeout
+        How long a call waits for a connection and for an answer, up to a minute: by default ``"3s"`` and ``"10s"``, and
+        ``"2s"`` and ``"3s"`` for a lease table. A call that takes longer is repeated.
     records_per_call
         For inputs: how many records a call returns at most, 10,000 by default.
     poll_interval

@@ -42,7 +42,6 @@ from headrace.systems.slot_reports import SlotReport
 
 CALLS_AT_LEAST, CALLS_AT_MOST = 10, 100
 """How many rows a round may write, if it has to renew few or many: a tenth of them, ten rounds make a renewal."""
-
 Wait = Callable[[float], bool]  # for seconds; whether the app stops meanwhile
 LOOK_EVERY_MS = 1000
 CLOSE_MS = 5000  # how long a clean stop may spend on the table, plus one call

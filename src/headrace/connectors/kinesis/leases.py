@@ -57,23 +57,14 @@ from headrace.systems.slot_reports import SlotReport
 
 Value = Mapping[str, Any]
 Item = Mapping[str, Value]
-
-KEY = "leaseKey"
-OWNER = "leaseOwner"
-COUNTER = "leaseCounter"
-SWITCHES = "ownerSwitchesSinceCheckpoint"
-CHECKPOINT = "checkpoint"
-SUB = "checkpointSubSequenceNumber"
+KEY, OWNER, COUNTER, SWITCHES = "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint"
+CHECKPOINT, SUB = "checkpoint", "checkpointSubSequenceNumber"
 PENDING = ("pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState")
-PARENTS = "parentShardId"
-CHILDREN = "childShardIds"
-FIRST_HASH = "startingHashKey"
-LAST_HASH = "endingHashKey"
-CHECKPOINT_OWNER = "checkpointOwner"
-ENTITY = "entityType"
+PARENTS, CHILDREN = "parentShardId", "childShardIds"
+FIRST_HASH, LAST_HASH = "startingHashKey", "endingHashKey"
+CHECKPOINT_OWNER, ENTITY = "checkpointOwner", "entityType"
 MARK = "headraceCheckpoint"  # the checkpoint that an app wrote last, and the app. KCL leaves it as it is.
-_LEASE = "LEASE"
-_STREAM = "streamName"
+_LEASE, _STREAM = "LEASE", "streamName"
 _WHOLE = 2**63 - 1
 _NOT_BEGUN = ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
 

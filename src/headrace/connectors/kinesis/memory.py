@@ -62,7 +62,6 @@ from headrace.core.errors import (
 
 Call = Literal["describe", "shards", "iterator", "records", "put"]
 Moment = Literal["asked", "done"]
-
 _ITERATOR_MS = 300_000
 
 

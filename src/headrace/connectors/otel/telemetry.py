@@ -319,7 +319,6 @@ _OTHERS: Mapping[str, str] = {
     "headrace_task_bytes_out_total": "headrace.task.io_out",
 }
 """Names of which too little would be left without their units."""
-
 _UNITS = {"seconds": "s", "bytes": "By"}
 _COUNTED = {"misses": "{miss}", "queries": "{query}", "retries": "{retry}"} | {
     f"{one}s": f"{{{one}}}"

@@ -125,7 +125,6 @@ _POSTGRES: dict[type[pl.DataType], str] = {
     pl.Date: "DATE", pl.Time: "TIME", pl.Duration: "INTERVAL",
     pl.List: "JSONB", pl.Array: "JSONB", pl.Struct: "JSONB", pl.Null: "TEXT",
 }  # fmt: skip
-
 _SQLITE: dict[type[pl.DataType], str] = {
     pl.Int8: "INTEGER", pl.Int16: "INTEGER", pl.Int32: "INTEGER", pl.Int64: "INTEGER", pl.Boolean: "INTEGER",
     pl.UInt8: "INTEGER", pl.UInt16: "INTEGER", pl.UInt32: "INTEGER", pl.UInt64: "INTEGER", pl.Duration: "INTEGER",

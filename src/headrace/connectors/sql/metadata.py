@@ -34,7 +34,6 @@ from headrace.core.secrets import SecretUrl
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version, check_changes
 
 FORMAT = 1  # version of the tables, kept in ``headrace_metadata``
-
 _TABLES = (
     # The one row that every write changes. A version is used once, also by a key that was deleted and made again.
     "CREATE TABLE headrace_metadata"
