@@ -273,8 +273,7 @@ class Declarations:
                 key=_input_key(key, columns, stream.system),
                 create=create,
             )
-            node = self._draft.read(spec, here)
-            return Stream(self._draft, node.id, columns, time)
+            return Stream(self._draft, self._draft.read(spec, here).id, columns, time)
 
     def output(
         self,

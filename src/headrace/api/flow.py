@@ -196,8 +196,7 @@ class Flow:
 
     def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
         if letters is not None:
-            schema = Schema.of(dict(FAILED_COLUMNS))
-            aside = self.draft.add(FAILED, SideOutput(FAILED), (node,), here, schema=schema)
+            aside = self.draft.add(FAILED, SideOutput(FAILED), (node,), here, schema=Schema.of(dict(FAILED_COLUMNS)))
             self.draft.add("send_to", SendTo(letters), (aside.id,), here)
 
     def _project(
@@ -499,11 +498,8 @@ class WindowedStream(Generic[S]):
     __slots__ = ("_here", "_id", "_late_to", "_stream", "_window")
 
     def __init__(self, stream: S, id_: str, window: Window, late_to: Output | None, here: Location) -> None:
-        self._stream = stream
-        self._id = id_
-        self._window = window
-        self._late_to = late_to
-        self._here = here
+        self._stream, self._id, self._window = stream, id_, window
+        self._late_to, self._here = late_to, here
 
     def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> S:
         """Aggregate the messages of each key and window.

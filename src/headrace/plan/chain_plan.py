@@ -148,11 +148,7 @@ _BY_ORDER = {"first", "last", "top_k", "implode", "fold", "reduce"}
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """The order of messages that a stage needs.
-
-    ``timed``: in order of event time. ``between``: also between its inputs, not only within each of them. ``watched``:
-    its steps receive each time before the messages of that time.
-    """
+    """The order that a stage needs, also ``between`` its inputs; ``watched``: steps get a time before its messages."""
 
     timed: bool = False
     between: bool = False

@@ -133,10 +133,7 @@ def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
 
 
 def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> Changes:
-    """Compare an app with the kept state of the version before it; ``stages`` are those to run (default: all).
-
-    ``new`` was planned with the same heritage.
-    """
+    """Compare an app, planned with this heritage, with its kept state; ``stages`` are those to run (default: all)."""
     found = [change for change in _compare(new, heritage) if not stages or change.stage in stages]
     if stages:
         found += _apart(new, heritage.inventory, stages)

@@ -143,8 +143,7 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {part.kept_as for part in self.parts.values() if part.kind in ("table", "step", "target")}
 
     def streams(self, *, reads: bool) -> dict[str, Part]:
-        parts = self.parts.values()
-        return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
+        return {part.kept_as: part for part in self.parts.values() if part.kind == "stream" and part.reads is reads}
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -164,8 +163,7 @@ _DECODER = msgspec.json.Decoder(StageRecord)
 class Inventory:
     """The records of an app's stages, by name. Empty for an app that was never started.
 
-    ``gone`` are the names of former stages and streams of the app. Their data may still exist, so no new one gets such
-    a name.
+    ``gone`` are the names of former stages and streams, whose data may still exist, so no new one gets such a name.
     """
 
     stages: Mapping[str, StageRecord] = field(default_factory=dict)
@@ -324,10 +322,7 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
-    """How a shuffle spreads these nodes' messages, and so their state, over the tasks. Any change loses state.
-
-    The same holds for an input to which others may add partitions.
-    """
+    """How a shuffle, or an input that may gain partitions, spreads messages, and so state. Any change loses it."""
     graph = plan.graph
     ways: set[str] = set()
     for node in nodes:
@@ -439,9 +434,6 @@ class Heritage:
         gone = (self._ended(graph, record) for name, record in self.inventory.stages.items() if name not in used)
         return [*heirs, *(stage for stage in gone if stage.outputs)]
 
-    def record(self, stage: str) -> StageRecord | None:
-        return self.inventory.stages.get(stage)
-
     def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
         """The durable name of each stage: that of the recorded stage with which it has most in common."""
         pairs = [
@@ -470,7 +462,7 @@ class Heritage:
         return 1000 * read + kept
 
     def _heir(self, graph: Graph, stage: StagePlan, name: str) -> StagePlan:
-        record = self.record(name)
+        record = self.inventory.stages.get(name)
         if record is None:
             return replace(stage, name=name, kept_as=_first_names(graph, stage))
         kept_as: dict[str, str] = {}

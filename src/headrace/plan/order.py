@@ -36,10 +36,7 @@ Ancestors = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A way into a meeting: from the step ``before`` into the n-th input of ``node``.
-
-    ``keys`` are the columns of its messages that say which of them affect each other, if the pace goes by keys.
-    """
+    """A way into a meeting: from ``before`` into the n-th input of ``node``. ``keys``: if the pace goes by them."""
 
     before: str
     node: str

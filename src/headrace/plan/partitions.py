@@ -275,8 +275,7 @@ def _shortest_conflict(
 
 def _meeting(graph: Graph, at: str) -> str:
     if at not in graph.nodes:
-        spec = graph.tables[at]
-        return f"table {at!r} ({spec.location.quoted})"
+        return f"table {at!r} ({graph.tables[at].location.quoted})"
     node = graph.nodes[at]
     table = node.operator.table_joined
     name = f"{node.operator.kind} {at!r}" + ("" if table is None else f" with table {table!r}")

@@ -198,5 +198,4 @@ def _table(spec: TableSpec, kept_as: str) -> Queryable | None:
     if spec.schema is None:
         return None
     storage = spec.storage if spec.remote is None else "remote"
-    columns = spec.schema.columns
-    return Queryable(spec.id, kept_as, spec.kind, columns, spec.key, spec.ttl_ms, storage, spec.versions_ms)
+    return Queryable(spec.id, kept_as, spec.kind, spec.schema.columns, spec.key, spec.ttl_ms, storage, spec.versions_ms)

@@ -281,8 +281,7 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     if spec.remote is not None:
         options |= _remote_options(spec.remote)
     # Messages to a remote table are written to an output that has the table's id.
-    nodes = plan.graph.nodes.values()
-    writers = _ids(n for n in nodes if id_ in (n.operator.table_written, n.operator.stream_written))
+    writers = _ids(n for n in plan.graph.nodes.values() if id_ in (n.operator.table_written, n.operator.stream_written))
     return RenderedTable(
         id=id_,
         kind=spec.kind,

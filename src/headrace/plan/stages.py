@@ -219,7 +219,7 @@ def group_tasks(
     readings: dict[str, list[tuple[SSP, ...]]] = {}
     for stage in stages:
         readings[stage.name] = task_inputs(graph, stage, counts, containers)
-        before = heritage.record(stage.name)
+        before = heritage.inventory.stages.get(stage.name)
         if before is not None and graph.settings.grouping == "partition":
             readings[stage.name] += [()] * (before.tasks - len(readings[stage.name]))
     names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]

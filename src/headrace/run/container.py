@@ -219,13 +219,11 @@ def counted(metrics: TaskMetrics) -> Iterator[Series]:
         yield Series(name=name, value=metrics.counters.get(counter, 0))
     yield Series(name="headrace_warnings_total", value=metrics.warnings.total)
     yield Series(name="headrace_call_seconds_total", value=metrics.counters.get("call_ms", 0) / 1000)
-    in_flight = metrics.counters.get("calls_in_flight", 0)
-    yield Series(name="headrace_calls_in_flight", kind="gauge", value=in_flight)
+    yield Series(name="headrace_calls_in_flight", kind="gauge", value=metrics.counters.get("calls_in_flight", 0))
 
 
 def _histogram(name: str, labels: dict[str, str], histogram: Histogram) -> Series:
-    buckets = list(histogram.buckets)
-    return Series(name=name, kind="histogram", labels=labels, value=histogram.seconds, buckets=buckets)
+    return Series(name=name, kind="histogram", labels=labels, value=histogram.seconds, buckets=list(histogram.buckets))
 
 
 # -- reporting ---------------------------------------------------------------------------------------
@@ -243,8 +241,7 @@ def task_status(
     """
     series = series_of(host)
     if traced:
-        left_out = host.metrics.commit_times.left_out
-        series.append(Series(name="headrace_otel_untraced_commits_total", value=left_out))
+        series.append(Series(name="headrace_otel_untraced_commits_total", value=host.metrics.commit_times.left_out))
     holder = _holder(host)
     inputs = {str(ssp): _input(host, ssp, holds=ssp == holder) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]

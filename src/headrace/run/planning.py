@@ -361,8 +361,7 @@ def _asked(connections: Connections, plan: Plan, stream: StreamPlan) -> Answer:
     spec = stream.spec
     place = place_of(spec)
     try:
-        admin = connections.admin(spec.system)
-        due = admin.would_create(spec.stream.name, stream.partitions, _written(plan, spec))
+        due = connections.admin(spec.system).would_create(spec.stream.name, stream.partitions, _written(plan, spec))
         _check_count(spec, due.partitions)
     except HeadraceError as error:
         why = f"{error.message} ({error.hint})" if error.hint else error.message

@@ -489,8 +489,7 @@ def warnings_shown() -> AbstractContextManager[None]:
 
 def _height(frame: Frame) -> int:
     try:
-        batches = pa.ipc.open_stream(pa.BufferReader(frame.body))
-        return sum(batch.num_rows for batch in batches)
+        return sum(batch.num_rows for batch in pa.ipc.open_stream(pa.BufferReader(frame.body)))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FrameError(f"{frame.where}: the body is not an Arrow batch: {error}") from error
 

@@ -6,7 +6,7 @@ Each type has one counterpart with the same values, or is refused with what to d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NoReturn
+from typing import Literal
 
 import polars as pl
 from pyspark.sql import types as spark
@@ -71,9 +71,7 @@ def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
             return spark.TimestampNTZType() if dtype.time_zone is None else spark.TimestampType()
         case pl.Decimal():
             return spark.DecimalType(dtype.precision or 38, dtype.scale)
-        case pl.List():
-            return spark.ArrayType(to_spark_type(instantiate(dtype.inner, column), f"{column}[]"))
-        case pl.Array():
+        case pl.List() | pl.Array():
             return spark.ArrayType(to_spark_type(instantiate(dtype.inner, column), f"{column}[]"))
         case pl.Struct():
             return spark.StructType(
@@ -101,7 +99,11 @@ def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
             return pl.Struct([pl.Field(f.name, to_polars_type(f.dataType, f"{column}.{f.name}")) for f in dtype.fields])
     found = _TO_POLARS.get(type(dtype))
     if found is None:
-        _refuse(dtype, column)
+        name = "a user-defined type" if isinstance(dtype, spark.UserDefinedType) else dtype.simpleString().upper()
+        raise DeclarationError(
+            f"column {column!r}: a stream can't hold Spark's {name}",
+            hint=_INSTEAD_OF.get(type(dtype).__name__, "convert the column to a type that docs/dataframes.md lists"),
+        )
     return found
 
 
@@ -122,14 +124,6 @@ def as_spark_has_it(series: pl.Series) -> pl.Series:
                 hint="round such values in the program that writes them, or write nanoseconds as a number",
             )
     return series if dtype == wanted else series.cast(wanted)
-
-
-def _refuse(dtype: spark.DataType, column: str) -> NoReturn:
-    name = "a user-defined type" if isinstance(dtype, spark.UserDefinedType) else dtype.simpleString().upper()
-    raise DeclarationError(
-        f"column {column!r}: a stream can't hold Spark's {name}",
-        hint=_INSTEAD_OF.get(type(dtype).__name__, "convert the column to a type that docs/dataframes.md lists"),
-    )
 
 
 def _is_finer(dtype: pl.DataType) -> bool:

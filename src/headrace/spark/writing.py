@@ -77,10 +77,7 @@ def staging_folder(home: Path, stream: str) -> Path:
 
 
 class StagedFile:
-    """A staged file that is being written. As a context manager it removes the file if the block raises.
-
-    ``job`` is a random name of the job, without a hyphen.
-    """
+    """A staged file that is being written; if a block with it raises, it is removed. ``job`` has no hyphen."""
 
     def __init__(self, folder: Path, partitions: int, job: str) -> None:
         self.name = f"{job}-{uuid.uuid4().hex}{_SUFFIX}"
@@ -459,10 +456,7 @@ class Destination:
             )
 
     def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the staged files of the job, and abandoned ones.
-
-        In a batch this object knows the job; of a streaming query's batch, the messages of its tasks do.
-        """
+        """Remove abandoned files, and those of the job, which for a streaming query only ``messages`` name."""
         _remove_staged(self.folder, [self._job, *(staged.name for staged in _staged(messages))])
 
 

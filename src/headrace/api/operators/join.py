@@ -58,8 +58,7 @@ class StreamJoin(OperatorSpec):
             for name, dtype in schema.columns.items()
             if name not in self.keys
         }
-        key = typed(self.keys, inputs[0])
-        fixed = {"kind": self.kind, "how": self.how, "key": key} | fixed
+        fixed = {"kind": self.kind, "how": self.how, "key": typed(self.keys, inputs[0])} | fixed
         return StateMeaning(fixed=fixed, columns=columns, sheds=True, key=self.keys)
 
 
@@ -89,8 +88,7 @@ class IntervalJoin(StreamJoin):
             what = f"the {name} side of a join" + (", with messages that may leave alone" if alone else "")
             key = with_types(self.keys, schema.columns)
             values = [column for column in schema.columns if column not in self.keys]
-            columns = with_types(values, schema.columns)
-            found[f"{id_}.{name}"] = StateForm(what=what, key=key, columns=columns)
+            found[f"{id_}.{name}"] = StateForm(what=what, key=key, columns=with_types(values, schema.columns))
             if alone:
                 matched = f"what had a partner on the {name} side of a join"
                 found[f"{id_}.{name}-matched"] = StateForm(what=matched, key=key)

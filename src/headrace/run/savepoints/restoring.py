@@ -193,8 +193,7 @@ def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
     with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
         timelines = Timelines(metadata, app)
         number = timelines.current
-        inventory = recorded(metadata, app, number)
-        begun = last_commits(metadata, home, app, number, tasks_in(inventory))
+        begun = last_commits(metadata, home, app, number, tasks_in(recorded(metadata, app, number)))
         if begun and timelines.get(number) is not None:
             raise UsageError(
                 f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, "
@@ -359,8 +358,7 @@ class _Restore:
                 changelog = ChangelogPartition(ssp, system, connections)
                 record = AbortRecord(generation=generation, writer=f"restore-{self._timelines.next}")
                 version = begun[task].record.version if task in begun else -1
-                header = Header(Kind.ABORT, producer, generation, version, 1)
-                changelog.append(header, encode_record(record))
+                changelog.append(Header(Kind.ABORT, producer, generation, version, 1), encode_record(record))
                 changelog.flush()
                 connections.sync_records()
                 changelog.close()

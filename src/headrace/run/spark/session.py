@@ -121,8 +121,7 @@ def open_context(
         _check_asked(conf)
     if master is not None:
         check_reachable(master)
-    launch_conf = conf | ({"spark.master": master} if master else {})
-    jvm = ensure_jvm(launch_conf)
+    jvm = ensure_jvm(conf | ({"spark.master": master} if master else {}))
     complete = _complete(SparkConf(), app_name, master, conf, jvm, hosts=hosts)
     if master is None:
         check_reachable(complete.get("spark.master", ""))

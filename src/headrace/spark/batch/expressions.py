@@ -323,8 +323,7 @@ def _literal(value: Value, dtype: pl.DataType) -> Column:
         case int(), pl.Date():
             return F.date_from_unix_date(F.lit(value))
         case int(), pl.Datetime(time_zone=None):
-            time = _EPOCH + value * _MICROSECOND
-            return F.lit(time.isoformat(" ", "microseconds")).cast("timestamp_ntz")
+            return F.lit((_EPOCH + value * _MICROSECOND).isoformat(" ", "microseconds")).cast("timestamp_ntz")
         case int(), pl.Datetime():
             return F.timestamp_micros(F.lit(value).cast("bigint"))
         case bytes(), _:
@@ -429,10 +428,7 @@ def _listed_values(form: _Form) -> pl.Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadingSteps:
-    """The filters and projections that all messages of an input pass first, in order.
-
-    ``columns`` are those of the input that the stage needs, in their order there; None: all of them.
-    """
+    """The filters and projections that an input's messages pass first, and its needed ``columns`` (None: all)."""
 
     steps: tuple[Filter | Project, ...]
     columns: tuple[str, ...] | None

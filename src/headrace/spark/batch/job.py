@@ -127,10 +127,7 @@ def _read_partitions(ssps: Sequence[SSP], payload: BatchPayload, number: int, ta
 def _map_sources(
     stage_name: str, without: frozenset[str], payload: BatchPayload, number: int, tables: Tables
 ) -> Iterator[Piece]:
-    """Tasks of a stage that needs no order over their sources: the n-th task for each number n that comes.
-
-    ``without`` are inputs that come otherwise.
-    """
+    """Tasks of a stage that needs no order over their sources (but for ``without``): the n-th for each number n."""
     stage = payload.plan.stage(stage_name)
     others = {payload.plan.streams[id_].spec.stream for id_ in without}
     with closing(Connections()) as connections, tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
@@ -329,8 +326,7 @@ class BatchJob:
         return narrowed(given, leading_steps(self._plan, stage, input_), columns)
 
     def _in_order(self, pieces: DataFrame, stage: StagePlan) -> DataFrame:
-        ranks = ranks_of(self._plan, stage)
-        first = [id_ for id_, rank in ranks.items() if rank == 0]
+        first = [id_ for id_, rank in ranks_of(self._plan, stage).items() if rank == 0]
         rank = sf.when(sf.col("rows") == 0, -1)  # notes
         rank = (rank.when(sf.col("stream").isin(first), 0) if first else rank).otherwise(1)
         placed = pieces.withColumn(_TASK, self._task_of(stage)).withColumn("rank", rank)
