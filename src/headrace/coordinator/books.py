@@ -182,11 +182,7 @@ class CutOrder(Message, frozen=True, kw_only=True):
 
 
 class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
-    """The progress of the present cut in each task, and the data for choosing one.
-
-    A cut must be ``margin_ms`` ahead of ``now_ms``, for every task to learn of it. ``scattered``: there is no shared
-    disk.
-    """
+    """The progress of the present cut in each task. A cut must be ``margin_ms`` ahead, for all tasks to learn of it."""
 
     id: str | None = None
     states: Mapping[str, CutState] = {}

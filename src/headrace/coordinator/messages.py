@@ -229,10 +229,9 @@ class InputStatus(Nested, frozen=True, kw_only=True):
 
 
 class Holdup(Nested, frozen=True, kw_only=True):
-    """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
+    """What a task waits for, where, since when (milliseconds since the epoch), and what helps. The cause is in ``by``.
 
-    What holds up the tasks ``by`` is the cause. ``still_ms``: how long a function has been called for one message, or
-    the turn of a run loop has taken.
+    ``still_ms``: how long a function has been called for one message, or the turn of a run loop has taken.
     """
 
     what: What
@@ -289,11 +288,7 @@ class CutStatus(Nested, frozen=True, kw_only=True):
 
 
 class Series(Nested, frozen=True, kw_only=True):
-    """The value of a metric for some labels, without app, stage and task where the place says them.
-
-    A histogram has ``buckets`` (how many values are in each), and ``value`` is the sum. Only a user's own has
-    ``bounds``.
-    """
+    """The value of a metric for some labels; of a histogram, ``buckets`` and their sum. ``bounds``: of a user's own."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"] = "counter"
@@ -399,7 +394,7 @@ class TaskGrant(Message, frozen=True, kw_only=True):
 
 
 class Orders(Message, frozen=True, kw_only=True):
-    """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
+    """``drain``: finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
@@ -654,7 +649,7 @@ class StartpointTarget(Message, frozen=True, kw_only=True):
 
 
 class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
-    """Write startpoints. ``by`` is ``user@host``. ``dry_run``: only resolve them. ``apply``: restart the tasks now."""
+    """Write startpoints. ``by``: ``user@host``; ``note``: a line. ``dry_run``: only resolve them. ``apply``: now."""
 
     startpoint: Startpoint
     by: str = ""

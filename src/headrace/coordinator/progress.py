@@ -290,8 +290,8 @@ def _reason(task: messages.TaskStatus | None, container: messages.ContainerStatu
 def holders(tasks: Iterable[messages.TaskStatus]) -> Mapping[tuple[str, str], int]:
     """Return how many tasks have their watermark from each input partition, by task and partition.
 
-    Each task counts once on each step of its path upstream: at its own partition that holds it, at the partition of the
-    upstream task that holds that one, and so on.
+    Each counts once on each step upstream: at its own partition that holds it, at that of the upstream task that holds
+    that one, and so on.
     """
     found: dict[tuple[str, str], int] = {}
     holding: dict[str, tuple[str, str]] = {}

@@ -328,10 +328,7 @@ class DeploymentStatus(NamedTuple):
 
 
 def deployments(metadata: MetadataStore, app: str | None = None, *, patient: bool = True) -> list[DeploymentStatus]:
-    """Return the status of each running deployment (of ``app``), then the last status of the others.
-
-    ``patient``: errors of this machine are raised. Else a driver that doesn't answer soon and correctly is unreachable.
-    """
+    """The status of each running deployment, then of others. If not ``patient``: soon, without an error."""
     found = []
     for address in find_all(metadata, app):
         with closing(address.client() if patient else address.client(timeout_s=_SOON_S, patience_s=0)) as client:

@@ -286,11 +286,7 @@ class Coordinator:
         watched: Callable[[], messages.PagesStatus] = messages.PagesStatus,
         telemetry: Hearer | None = None,
     ) -> None:
-        """``held`` is the last host of each task: containers there get it, or else those with standbys (``copied``).
-
-        ``silence`` belongs to an app that silently repeats its work after a restore. ``watched`` counts viewers of
-        ``pages``.
-        """
+        """Containers on the last host of a task (``held``) get it, or else those with standbys (``copied``)."""
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
         self._generations = Generations(metadata, ledger.app)

@@ -80,10 +80,7 @@ def logger(name: str) -> Logger:
 
 
 class Throttle:
-    """Counts what may happen for every message, and logs only some of it. Counts of several threads may be off by some.
-
-    It logs when its count reaches 1 or passes a power of ten, and if it did so over a minute ago.
-    """
+    """Counts what may happen for every message. Logs it at 1 and powers of ten, and a minute after the last time."""
 
     def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -136,10 +133,7 @@ OFF = LogSettings()
 def logging_to(
     settings: LogSettings, stream: TextIO | None = None, fields: Mapping[str, Field] | None = None
 ) -> Iterator[None]:
-    """Write log lines to ``stream`` (default: stderr) while entered, unless the level is ``off``.
-
-    Meanwhile records of ``headrace`` don't reach the root logger's handlers.
-    """
+    """Write log lines to ``stream`` (default: stderr), not to the root logger's handlers. Not at level ``off``."""
     if settings.level == "off":
         yield
         return

@@ -421,10 +421,7 @@ class StoreLife:
 
 
 def check_store(make: Make, folder: Path | None = None, *, only: str | None = None) -> None:
-    """Run every check, or the one named ``only``, with stores that ``make`` returns, all new, empty and with one id.
-
-    With ``folder``, stores keep their entries in a database, in a new folder below it for each check.
-    """
+    """Run the checks with stores that ``make`` returns: new, empty, of one id. ``folder``: in databases below it."""
     run_checks(_CHECKS, only, lambda name: closing(StoreLife(make, None if folder is None else folder / name)))
 
 

@@ -80,10 +80,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return decode_record(_DECODER, data, f"the record of the systems that app {app!r} uses", FORMAT)
 
     def after(self, before: AppSystems, app: str, *, whole: bool) -> AppSystems:
-        """This record, in place of the one of the start before it. If not ``whole``, other stages may use others.
-
-        Raises ``PlanError`` if the app's own streams or snapshots would be elsewhere.
-        """
+        """This record in place of the last one. Unless ``whole``, other stages may use others. Raises ``PlanError``."""
         self.check_own(before, app)
         before.check_snapshots(self.snapshots, app)
         return self if whole else msgspec.structs.replace(self, systems=before.systems | self.systems)

@@ -286,10 +286,7 @@ def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
 def read_checkpoints(
     home: Path, metadata: MetadataStore, app: str, task: str | None = None, snapshots: ObjectPlace | None = None
 ) -> list[TaskCheckpoint]:
-    """Return the checkpoints of an app's tasks, or of one; ``snapshots`` replaces the recorded object store.
-
-    Raises ``UsageError`` if there is no such app or task.
-    """
+    """The checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
     tasks = sorted(Generations(metadata, app).latest())
     timeline = current_timeline(metadata, app)
     if not tasks:

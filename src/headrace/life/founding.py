@@ -323,10 +323,7 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
 
 
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
-    """Return the event time: the task's own, or the progress on which all donors of its state agree.
-
-    A donor without partitions doesn't hold them back: its rows had moved to the others, which would emit them again.
-    """
+    """Return the task's own event time, or that on which all donors with partitions agree: the others hold no rows."""
     dealt = restored.rescaled.get(task.stage)
     if dealt is not None:
         donors = [donor for donor in donors if donor.number < dealt.worked] or donors
@@ -429,10 +426,7 @@ class TaskCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``savepoint.json``, written last: a savepoint of ``app`` at ``version``, which every task had committed exactly.
-
-    ``gone`` are former names of the app's parts. ``written``: it was made of rows, not taken of a running app.
-    """
+    """``savepoint.json``: every task had committed exactly ``version``. ``written``: it was made of rows."""
 
     format: int = FORMAT
     app: str

@@ -165,9 +165,9 @@ class StartpointBook:
         return None
 
     def delete(self, wanted: Callable[[StartpointKey], bool], now_ms: int, *, live: bool) -> list[StartpointState]:
-        """Delete the startpoints that are ``wanted`` and not done with, all or none; return them.
+        """Delete ``wanted`` ones, all or none.
 
-        ``live``: the app may be running; then ``UsageError`` is raised for one that a task has been told to apply.
+        ``UsageError``: a task was told to apply one, and the app may be ``live``.
         """
         entries = self._unfinished()
         found = {name: state for name, state in self._states(entries).items() if wanted(state.key)}

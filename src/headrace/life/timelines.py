@@ -25,10 +25,9 @@ Outputs = Literal["again", "silent"]
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A timeline that began with a savepoint of ``from_app``. ``before`` was the current timeline.
+    """A timeline that began with a savepoint of ``from_app``, in place of the timeline ``before``.
 
-    Its tasks begin with ``version``: no task of the app has committed a higher one. ``spoken``: a timeline whose
-    ``outputs`` were silent has caught up, and writes them.
+    No task has committed a higher version than ``version``. ``spoken``: its silent ``outputs`` are written by now.
     """
 
     number: int

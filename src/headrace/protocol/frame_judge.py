@@ -153,10 +153,7 @@ class FrameJudge:
         self._recount()
 
     def set_aside(self) -> tuple[bool, bool]:
-        """Stop waiting for late upstream tasks, if there is something to commit without them.
-
-        Return whether it did, and whether that needs a rollback.
-        """
+        """Set late upstream tasks aside, if that helps. Return whether it did, and whether that needs a rollback."""
         late = [parent for parent in self._awaited if parent.closed <= self.version]
         ahead = self._committable([parent for parent in self._awaited if parent.closed > self.version])
         if not self.lagging or ahead <= self.version:

@@ -45,10 +45,7 @@ class Cadence:
         self.clock = now_ms - now_ms % self._interval
 
     def closed(self, version: int, closed: int, *, whole: bool = True) -> int:
-        """Return the highest version through ``closed`` that a task at ``version`` may commit: not above the cut.
-
-        It may commit the cut only if its commit is ``whole``: it leaves out no upstream task.
-        """
+        """The highest version through ``closed`` that may follow: not above the cut, and the cut only if ``whole``."""
         if self.cut is None or closed == END_VERSION or version >= self.cut:
             return closed
         return min(closed, self.cut if whole else self.cut - 1)
@@ -97,7 +94,7 @@ class MachineConfig:
     """The part of the plan that the machine needs.
 
     ``inputs`` are the intermediate input partitions with all producers that write them, ``outputs`` the framed streams
-    with their partition counts; ``own`` is the only one that it writes of some. ``founded``: the first commit, as taken
+    with their partition counts; ``own`` is the only one that it writes of some. ``founded``: a first commit to take
     over.
     """
 
@@ -261,8 +258,8 @@ class TableMethods:
     def version_closed(self) -> bool:
         """Whether all upstream tasks that aren't set aside have closed the next version, or several.
 
-        The label is above it if the task was timer-driven until its upstream tasks changed to exactly-once. Labels
-        don't fall, so it waits until they have closed that.
+        The label is above it if the task was timer-driven before; labels don't fall, so it waits until they have closed
+        that.
         """
         return self.label <= self._closed_through < END_VERSION
 

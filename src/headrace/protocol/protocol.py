@@ -148,7 +148,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A phase: the host performs ``instruction``, ``effect`` runs, the first of ``then`` whose guard holds follows."""
+    """The host performs ``instruction``, ``effect`` runs, and the first phase in ``then`` whose guard holds follows."""
 
     phase: Phase
     instruction: Callable[[Any], Instruction]

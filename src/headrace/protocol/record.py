@@ -66,10 +66,9 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OutputSeq(_Body, frozen=True, kw_only=True):
-    """The seq of the last frame that the task had written to one output partition when it committed.
+    """The seq of the last frame written to one output partition at the commit, by ``generation``.
 
-    ``generation`` has written there last. ``landmark`` is the system's name for a record written with this frame, or
-    later.
+    ``landmark`` identifies, in a form of the system, a record that was written with this frame, or after it.
     """
 
     stream: str
@@ -109,10 +108,7 @@ class Covered(_Body, frozen=True, kw_only=True):
 
 
 class ReaderPosition(_Body, frozen=True, kw_only=True):
-    """Where a read_committed reader resumes. Store it in one transaction with the results.
-
-    ``whole``: see ``read_committed``. ``plain_before``: plain frames before this offset were released.
-    """
+    """Where a read_committed reader resumes (see there). Store it in one transaction with the results."""
 
     format: int = READER_FORMAT
     offset: Offset | None
@@ -141,10 +137,7 @@ class Detour(_Body, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, until: Offset, saved: SourceEntry | None, first: Offset) -> Detour:
-        """Make the detour that ends at ``until`` and begins at a saved position; without one, at ``first``.
-
-        If the position is on a detour itself, this one leads back to the same place, so nothing is lost.
-        """
+        """The detour that ends at ``until`` and leads back to a saved position (also one on a detour), or ``first``."""
         if saved is not None and saved.detour is not UNSET:
             return msgspec.structs.replace(saved.detour, until=until)
         if saved is None or saved.offset is None:
@@ -226,10 +219,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
 
 class AbortRecord(_Body, frozen=True, kw_only=True):
-    """The record with which ``generation`` takes over; what older ones left uncommitted is void.
-
-    Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
-    """
+    """The record with which ``generation`` takes over. ``writer`` is unique: two with one generation are detected."""
 
     format: int = ABORT_FORMAT
     generation: int
@@ -237,10 +227,9 @@ class AbortRecord(_Body, frozen=True, kw_only=True):
 
 
 class LocalCheckpoint(msgspec.Struct, frozen=True):
-    """The commit to which the local RocksDB corresponds. It counts, and its frame is at ``offset`` of the changelog.
+    """The commit to which the local RocksDB corresponds; its frame is at ``offset`` of the changelog.
 
-    A restart reads this frame first: it holds the record and the (generation, seq) to continue from, and proves that
-    the state belongs to this changelog.
+    A restart reads this frame first: it has the record, and proves that the state belongs to this changelog.
     """
 
     offset: Offset
