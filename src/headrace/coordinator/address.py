@@ -222,8 +222,6 @@ def _parsed(option: str, text: str | None) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     valid = port.isascii() and port.isdigit() and int(port) < 1 << 16 and (":" not in host or _ip(host) is not None)
     if not valid or not (host or int(port)) or "/" in host or any(mark.isspace() for mark in host):
-        raise UsageError(
-            f"{option} {text!r} is neither HOST nor HOST:PORT",
-            hint="write a name or an address, such as node-7, 10.0.0.7:7090 or [fd00::7]:7090, or only a port, :7090",
-        )
+        hint = "write a name or an address, such as node-7, 10.0.0.7:7090 or [fd00::7]:7090, or only a port, :7090"
+        raise UsageError(f"{option} {text!r} is neither HOST nor HOST:PORT", hint=hint)
     return host, int(port)

@@ -65,10 +65,8 @@ class QueryBook:
             raise UsageError(f"a query for {len(ask.keys)} keys at once", hint=f"ask for at most {messages.KEYS_MAX}")
         if len(self._asked) >= WAITING_MAX:
             self._refused += 1
-            raise UnavailableError(
-                f"{WAITING_MAX} queries of tables are waiting already",
-                hint="ask again in a moment; headrace status shows whether a container is missing",
-            )
+            hint = "ask again in a moment; headrace status shows whether a container is missing"
+            raise UnavailableError(f"{WAITING_MAX} queries of tables are waiting already", hint=hint)
         number, self._next = self._next, self._next + 1
         bytes_max = max(TASK_BYTES_MIN, ANSWER_BYTES_MAX // len(ask.tasks))
         self._asked[number] = _Asked(ask, bytes_max, self._by_container(ask))

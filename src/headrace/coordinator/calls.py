@@ -145,20 +145,12 @@ class CoordinatorCalls:
     )
     tables = Request("/tables", TableList, "command", "Return the tables that can be queried.")
     ask = Call(
-        "/tables",
-        Answers,
-        "command",
-        "Query a table. The client's timeout must be longer than the question's own limit.",
-        Ask,
+        "/tables", Answers, "command", "Query a table. The client's timeout must exceed the query's own limit.", Ask
     )
     status = Request("/status", AppStatus, "command", "Return the status of the app.")
     drain = Request("/drain", Orders, "command", "Order the app to drain.", Orders(drain=True))
     cut = Call(
-        "/cut",
-        CutReport,
-        "command",
-        "Order a cut of all tasks, or cancel it; return the progress of the present one.",
-        CutOrder,
+        "/cut", CutReport, "command", "Order a cut of all tasks, or cancel it; return the present progress.", CutOrder
     )
     startpoints = Request(
         "/startpoints", StartpointList, "tool", "List the startpoints, also the last ones that are done with."

@@ -236,6 +236,7 @@ class StandbyBook:
         left: Callable[[Iterable[TaskName]], Sequence[TaskName]],
         now_ms: float,
     ) -> str:
+        """Deal the standbys again if something has changed. Return what there is to be warned of, once."""
         if not self._wanted:
             return ""
         hosts = {number: host for number, one in enumerate(containers) if (host := one.host_kept(now_ms))}
@@ -395,6 +396,7 @@ class Ledger:
         self._tasks.grant(grants)
 
     def check_request(self, message: messages.GenerationRequest, now_ms: float) -> TaskName:
+        """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
         container = self.check_current(message.container, message.incarnation)
         (task,) = self._of_container(message.container, [message.task])
         if not container.alive or task not in self._left(container):
@@ -604,10 +606,8 @@ class Ledger:
         by = "it never registered with this run"
         if current:
             by = f"attempt {current.attempt} (pid {current.pid} on {current.host}) has replaced it"
-        return FencedError(
-            f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
-            hint="ignore this: the older copy ends without having changed anything",
-        )
+        hint = "ignore this: the older copy ends without having changed anything"
+        return FencedError(f"{who} of container {number} of app {self.app!r} is not the current one: {by}", hint=hint)
 
     def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:
         own, names = {str(task): task for task in self._containers[number].tasks}, list(names)

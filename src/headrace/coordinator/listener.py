@@ -185,10 +185,8 @@ class Listener(WorkerThread):
         try:
             self._server = _Server(host, port, token, routes, most_bytes, entry, public, pages, readers)
         except OSError as error:
-            raise InfrastructureError(
-                f"can't listen on {host}:{port}: {_said(error)}",
-                hint="give an address of this machine, and a port that no other process uses (0 takes a free one)",
-            ) from error
+            hint = "give an address of this machine, and a port that no other process uses (0 takes a free one)"
+            raise InfrastructureError(f"can't listen on {host}:{port}: {_said(error)}", hint=hint) from error
         self.port: int = self._server.server_address[1]
         self._wake_receiver, self._wake_sender = socket.socketpair()
 

@@ -649,7 +649,10 @@ class StartpointTarget(Message, frozen=True, kw_only=True):
 
 
 class SetStartpoint(StartpointTarget, frozen=True, kw_only=True):
-    """Write startpoints. ``by``: ``user@host``; ``note``: a line. ``dry_run``: only resolve them. ``apply``: now."""
+    """Write startpoints. ``by`` says who sets them, as ``user@host``, and ``note`` why, in one line.
+
+    ``dry_run``: resolve them and change nothing. ``apply``: restart the tasks concerned now.
+    """
 
     startpoint: Startpoint
     by: str = ""

@@ -109,6 +109,7 @@ def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address
 
 
 def find_all(metadata: MetadataStore, app: str | None = None) -> list[Address]:
+    """Return every deployment (of ``app``) that isn't certainly dead, by app and stages."""
     live = []
     for one in all_running(metadata, app):
         if one.address.look() == "gone":
@@ -133,10 +134,8 @@ def _decoded(metadata: MetadataStore, key: str, entry: Entry) -> Address:
     except UNREADABLE as error:
         hint = "use the Headrace that runs the app"
         raise InfrastructureError(f"{where} is unreadable: {error}", hint=hint) from error
-    raise InfrastructureError(
-        f"{where} is of format {found}; this version of Headrace reads {FORMAT}",
-        hint="use the version of Headrace that runs the app",
-    )
+    what = f"{where} is of format {found}; this version of Headrace reads {FORMAT}"
+    raise InfrastructureError(what, hint="use the version of Headrace that runs the app")
 
 
 def _status(key: str, entry: Entry) -> messages.AppStatus | None:
@@ -252,10 +251,8 @@ def publish(
         if (versions := metadata.write(SPACE, changes)) is not None:
             return Publication(metadata, address, versions[0])
         _log.debug("another run of the app began or ended meanwhile; looking again", app=app)
-    raise UnavailableError(
-        f"the runs of app {app!r} in the metadata store {metadata.place} changed {_MOST_ATTEMPTS} times meanwhile",
-        hint="stop the program that keeps starting this app",
-    )
+    what = f"the runs of app {app!r} in the metadata store {metadata.place} changed {_MOST_ATTEMPTS} times meanwhile"
+    raise UnavailableError(what, hint="stop the program that keeps starting this app")
 
 
 def _forgotten(metadata: MetadataStore, app: str, stages: Sequence[str]) -> list[Change]:

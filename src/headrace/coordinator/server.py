@@ -62,12 +62,8 @@ class Relay:
                 self._last[heartbeat.container] = heartbeat.incarnation, fresh[-1].number
         for line in fresh:
             self._log(line, heartbeat.container)
-        self._throttle.warning(
-            "log lines of a container were left out: it writes more than are sent",
-            by=heartbeat.logs_dropped,
-            app=self._app,
-            container=heartbeat.container,
-        )
+        what = "log lines of a container were left out: it writes more than are sent"
+        self._throttle.warning(what, by=heartbeat.logs_dropped, app=self._app, container=heartbeat.container)
 
     def _log(self, line: messages.LogLine, container: int) -> None:
         record = logging.makeLogRecord(
@@ -210,6 +206,7 @@ class HostArrivals:
             return dict(self._hosts)
 
     def close(self) -> None:
+        """Wake all waiting calls; later calls don't block. Idempotent."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -537,6 +534,7 @@ class Coordinator:
         return mute is not None
 
     def fan_out(self) -> None:
+        """Turn written startpoints into orders. The driver calls this before containers start."""
         with self._granting:
             self._startpoints.fan_out()
 

@@ -185,10 +185,8 @@ class StartpointService:
         inputs = self.inputs.named(target.input)
         most = max(one.partitions for one in inputs)
         if target.partition is not None and not 0 <= target.partition < most:
-            raise UsageError(
-                f"input {target.input!r} has no partition {target.partition}; its partitions are 0 to {most - 1}",
-                hint=f"write {target.input}/0, or {target.input} for all partitions",
-            )
+            what = f"input {target.input!r} has no partition {target.partition}; its partitions are 0 to {most - 1}"
+            raise UsageError(what, hint=f"write {target.input}/0, or {target.input} for all partitions")
         places = [
             _InputPlace(one, partition, task)
             for one in inputs
@@ -203,20 +201,16 @@ class StartpointService:
             which = target.input if target.partition is None else f"{target.input}/{target.partition}"
             tasks = list(dict.fromkeys(place.task for place in places))
             shown = ", ".join(tasks[:8]) + (f" and {len(tasks) - 8} more" if len(tasks) > 8 else "")
-            raise UsageError(
-                f"task {target.task!r} of app {self.inputs.app!r} doesn't read {which}",
-                hint=f"the tasks that do: {shown}",
-            )
+            hint = f"the tasks that do: {shown}"
+            raise UsageError(f"task {target.task!r} of app {self.inputs.app!r} doesn't read {which}", hint=hint)
         return found
 
     def _check(self, request: SetStartpoint, partitions: int) -> None:
         point = request.startpoint
         for name, text in (("note", request.note), ("by", request.by)):
             if len(text) > NOTE_MAX or not text.isprintable():
-                raise UsageError(
-                    f"{name}={text[:60]!r}...: it must be one line of at most {NOTE_MAX} characters",
-                    hint="write a short reason, such as a ticket's number",
-                )
+                what = f"{name}={text[:60]!r}...: it must be one line of at most {NOTE_MAX} characters"
+                raise UsageError(what, hint="write a short reason, such as a ticket's number")
         if isinstance(point, StartpointSpecific):
             if point.offset < 0:
                 raise UsageError(f"{point.offset} isn't an offset", hint="use an integer of at least 0")
@@ -232,10 +226,8 @@ class StartpointService:
     def _check_end(self, request: SetStartpoint, partitions: int) -> None:
         point, end, now_ms = request.startpoint, request.startpoint.until, self._clock.now_ms()
         if isinstance(point, StartpointUpcoming) and end is not UNSET:
-            raise UsageError(
-                "a startpoint at the upcoming message can't have an end: nothing is there to be read up to it",
-                hint="leave out until, or begin at an offset, a time or the oldest message",
-            )
+            what = "a startpoint at the upcoming message can't have an end: nothing is there to be read up to it"
+            raise UsageError(what, hint="leave out until, or begin at an offset, a time or the oldest message")
         if isinstance(end, EndOffset):
             self._check_one_partition(request, partitions, "give a time for the end, or name the partition")
         if not isinstance(end, EndTime):
@@ -247,24 +239,18 @@ class StartpointService:
                 "UTC",
             )
         if isinstance(point, StartpointTimestamp) and end.time_ms <= point.time_ms:
-            raise UsageError(
-                f"the end, {utc_text(end.time_ms)}, isn't after the start, {utc_text(point.time_ms)}",
-                hint="give an end that is later than the start",
-            )
+            what = f"the end, {utc_text(end.time_ms)}, isn't after the start, {utc_text(point.time_ms)}"
+            raise UsageError(what, hint="give an end that is later than the start")
 
     def _check_one_partition(self, request: SetStartpoint, partitions: int, hint: str) -> None:
         if partitions > 1:
-            raise UsageError(
-                f"input {request.input!r} has {partitions} partitions, each with its own offsets",
-                hint=f"{hint}, as in {request.input}/0",
-            )
+            what = f"input {request.input!r} has {partitions} partitions, each with its own offsets"
+            raise UsageError(what, hint=f"{hint}, as in {request.input}/0")
 
     def _check_not_empty(self, point: Startpoint, moves: Sequence[Move]) -> None:
         if point.until is not UNSET and all(move.until_offset == move.to_offset is not None for move in moves):
-            raise UsageError(
-                f"no message of {moves[0].input!r} lies in {in_words(point)}",
-                hint="headrace offsets shows the offsets and times of what the input holds",
-            )
+            hint = "headrace offsets shows the offsets and times of what the input holds"
+            raise UsageError(f"no message of {moves[0].input!r} lies in {in_words(point)}", hint=hint)
 
     def _notes(self, request: SetStartpoint, moves: Sequence[Move]) -> tuple[str, ...]:
         notes: list[str] = []

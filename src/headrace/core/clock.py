@@ -87,10 +87,8 @@ def to_ms(
     elif isinstance(bare, int | float) and not isinstance(bare, bool) and math.isfinite(bare):
         raise error(f"{what}: {bare!r} has no unit", hint=_with_unit(bare))
     else:
-        raise error(
-            f"{what}: {value!r} isn't a duration",
-            hint='write a number and a unit (ms, s, m, h, d), as in "10s", "1m30s" or "250ms", or a timedelta',
-        )
+        hint = 'write a number and a unit (ms, s, m, h, d), as in "10s", "1m30s" or "250ms", or a timedelta'
+        raise error(f"{what}: {value!r} isn't a duration", hint=hint)
     if minimum is not None and ms < minimum:
         raise error(f"{what}: {value!r} is below {minimum} ms")
     return ms
@@ -143,8 +141,6 @@ def parse_moment(text: str) -> tuple[int, bool]:
 
 def check_past(ms: int, now_ms: int) -> int:
     if ms > now_ms:
-        raise UsageError(
-            f"{utc_text(ms)} is in the future: now is {utc_text(now_ms)}",
-            hint="to read only new messages, use upcoming; times without a zone are UTC",
-        )
+        hint = "to read only new messages, use upcoming; times without a zone are UTC"
+        raise UsageError(f"{utc_text(ms)} is in the future: now is {utc_text(now_ms)}", hint=hint)
     return ms

@@ -105,6 +105,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 
 def copy_into(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file from parts, complete and durable when this returns."""
     _write(path, chunks)
     sync_folder(path.parent)
 
@@ -114,6 +115,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: Path) -> None:
+    """Make the contents of a file that others have written durable."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -139,10 +139,8 @@ def decode_header(data: Bytes) -> Header:
     kind = _KINDS.get(number)
     if kind is None:
         known = ", ".join(f"{k.value} {k.name.lower()}" for k in Kind)
-        raise FrameError(
-            f"unknown frame kind {number} (known: {known})",
-            hint="the stream was written by something else, or by a newer version of Headrace; check the stream's name",
-        )
+        hint = "the stream was written by something else, or by a newer version of Headrace; check the stream's name"
+        raise FrameError(f"unknown frame kind {number} (known: {known})", hint=hint)
     return Header(kind, producer, generation, version, seq)
 
 
@@ -159,8 +157,6 @@ def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
     except UNREADABLE as error:
         raise FrameError(f"unreadable {kind.name} message: {error}: {bytes(body[:200])!r}") from error
     if message.version != CONTROL_VERSION:
-        raise FrameError(
-            f"{kind.name} message of format {message.version}; this version of Headrace reads {CONTROL_VERSION}",
-            hint="upgrade the reader before the writer",
-        )
+        what = f"{kind.name} message of format {message.version}; this version of Headrace reads {CONTROL_VERSION}"
+        raise FrameError(what, hint="upgrade the reader before the writer")
     return message

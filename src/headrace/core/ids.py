@@ -22,10 +22,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def check_id(what: str, text: str) -> str:
     """Return ``text`` if it may be an id, else raise ``DeclarationError``. Ids become names of files and topics."""
     if not isinstance(text, str) or not _ID.fullmatch(text):
-        raise DeclarationError(
-            f"{what} {text!r} is not a usable id",
-            hint="use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
-        )
+        hint = "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or a digit"
+        raise DeclarationError(f"{what} {text!r} is not a usable id", hint=hint)
     return text
 
 

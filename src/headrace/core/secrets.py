@@ -71,35 +71,27 @@ class SecretPlace:
                 return cls("env", name)
             case {"file": str(name), **rest} if name and not rest:
                 return cls("file", name)
-        raise DeclarationError(
-            "this doesn't name the place of a secret",
-            hint='write hr.secret_env("KAFKA_PASSWORD"), or hr.secret_file(path)',
-        )
+        hint = 'write hr.secret_env("KAFKA_PASSWORD"), or hr.secret_file(path)'
+        raise DeclarationError("this doesn't name the place of a secret", hint=hint)
 
     def read(self, environment: Mapping[str, str]) -> str:
         """Return the secret, without a line break at its end. Raises ``InfrastructureError`` if there is none."""
         if self.kind == "env":
             if value := environment.get(self.name):
                 return value
-            raise InfrastructureError(
-                f"the environment variable {self.name} should hold a secret, but isn't set here",
-                hint="set it wherever drivers, containers and commands run",
-            )
+            what = f"the environment variable {self.name} should hold a secret, but isn't set here"
+            raise InfrastructureError(what, hint="set it wherever drivers, containers and commands run")
         try:
             with Path(self.name).open("rb") as file:
                 data = file.read(_BYTES_MAX + 1)
             text = data.decode()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it isn't text"
-            raise InfrastructureError(
-                f"the file {self.name} should hold a secret, but can't be read: {why}",
-                hint="put it where drivers, containers and commands can read it",
-            ) from None
+            what = f"the file {self.name} should hold a secret, but can't be read: {why}"
+            raise InfrastructureError(what, hint="put it where drivers, containers and commands can read it") from None
         if len(data) > _BYTES_MAX or not text.strip():
-            raise InfrastructureError(
-                f"the file {self.name} should hold a secret, but is {'too large' if text.strip() else 'empty'}",
-                hint="put only the secret into it",
-            )
+            what = f"the file {self.name} should hold a secret, but is {'too large' if text.strip() else 'empty'}"
+            raise InfrastructureError(what, hint="put only the secret into it")
         return text.removesuffix("\n").removesuffix("\r")
 
 

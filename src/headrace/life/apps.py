@@ -248,10 +248,8 @@ def forget_systems(metadata: MetadataStore, app: str, timeline: int) -> None:
 def system_called(metadata: MetadataStore, home: Path, name: str, app: str | None = None) -> SystemSpec:
     used = {known: latest_systems(metadata, known) for known, _ in all_systems(metadata) if app in (None, known)}
     if app is not None and app not in used:
-        raise UsageError(
-            f"app {app!r} has never run on {metadata.place}",
-            hint="give the home folder that it uses with --home, or its metadata store with --metadata",
-        )
+        hint = "give the home folder that it uses with --home, or its metadata store with --metadata"
+        raise UsageError(f"app {app!r} has never run on {metadata.place}", hint=hint)
     found: dict[str, SystemSpec] = {}
     named: set[str] = {LOG}
     for known, systems in used.items():
@@ -262,15 +260,11 @@ def system_called(metadata: MetadataStore, home: Path, name: str, app: str | Non
     distinct = {repr(spec): known for known, spec in found.items()}
     if len(distinct) > 1:
         one, other, *_ = sorted(distinct.values())
-        raise UsageError(
-            f"apps {one!r} and {other!r} use different systems named {name!r}",
-            hint=f"say which app you mean, for example --app {one}",
-        )
+        hint = f"say which app you mean, for example --app {one}"
+        raise UsageError(f"apps {one!r} and {other!r} use different systems named {name!r}", hint=hint)
     if not found:
-        raise UsageError(
-            f"no app on {metadata.place} has streams in a system {name!r} that commands can open",
-            hint=f"commands can open {', '.join(sorted(named))}",
-        )
+        what = f"no app on {metadata.place} has streams in a system {name!r} that commands can open"
+        raise UsageError(what, hint=f"commands can open {', '.join(sorted(named))}")
     return next(iter(found.values()))
 
 

@@ -308,12 +308,8 @@ def read_checkpoints(
 
 def _task(changelogs: Changelogs | None, home: Path, app: str, task: TaskName, timeline: int) -> TaskCheckpoint:
     folders = state_folders_at(home, app, task, timeline)
-    facts = TaskCheckpoint(
-        app=app,
-        task=str(task),
-        state_bytes=_size(folders.local),
-        snapshots=tuple(_facts(one.local, _size(one.folder)) for one in Snapshot.all(folders.snapshots)),
-    )
+    snapshots = tuple(_facts(one.local, _size(one.folder)) for one in Snapshot.all(folders.snapshots))
+    facts = TaskCheckpoint(app=app, task=str(task), state_bytes=_size(folders.local), snapshots=snapshots)
     if changelogs is None:
         return msgspec.structs.replace(facts, problem="the app hasn't run since a savepoint was restored")
     ssp = changelogs.ssp(task)

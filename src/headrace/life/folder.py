@@ -84,10 +84,8 @@ class Shelf:
     def check_free(self, name: str) -> None:
         check_id("the name of a savepoint", name)
         if (self.folder / name).exists():
-            raise UsageError(
-                f"app {self._app!r} has a savepoint {name!r} already",
-                hint=f"use another name, or delete it: headrace savepoint delete {self._app} {name}",
-            )
+            hint = f"use another name, or delete it: headrace savepoint delete {self._app} {name}"
+            raise UsageError(f"app {self._app!r} has a savepoint {name!r} already", hint=hint)
 
     @contextmanager
     def draft(self, name: str) -> Iterator[Path]:
@@ -148,10 +146,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(
-            f"{folder} isn't a savepoint: {FILE} is missing",
-            hint="export the savepoint again: an interrupted export lacks this file, which is written last",
-        ) from error
+        hint = "export the savepoint again: an interrupted export lacks this file, which is written last"
+        raise UsageError(f"{folder} isn't a savepoint: {FILE} is missing", hint=hint) from error
     except OSError as error:
         raise InfrastructureError(f"{path} can't be read: {error.strerror}") from error
     return Manifest.decode(data, str(path))
@@ -176,10 +172,8 @@ def kept_commit(folder: Path, task: TaskName) -> KeptCommit:
     try:
         return KeptCommit.decode(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError(
-            f"{folder} has no state of task {task}: {path.name} is missing",
-            hint="files of the savepoint were deleted: use another one",
-        ) from error
+        hint = "files of the savepoint were deleted: use another one"
+        raise DataError(f"{folder} has no state of task {task}: {path.name} is missing", hint=hint) from error
 
 
 def verify(folder: Path, manifest: Manifest, progress: Progress = lambda what: None) -> None:
@@ -290,10 +284,8 @@ def import_(shelf: Shelf, app: str, name: str, source: Path, from_app: str | Non
             _unpack(source, draft)
         manifest = read_manifest(draft)
         if manifest.app not in (app, from_app):
-            raise UsageError(
-                f"{source} is a savepoint of app {manifest.app!r}, not of {app!r}",
-                hint=f"to import it for {app!r} nevertheless, add --from {manifest.app}",
-            )
+            hint = f"to import it for {app!r} nevertheless, add --from {manifest.app}"
+            raise UsageError(f"{source} is a savepoint of app {manifest.app!r}, not of {app!r}", hint=hint)
         verify(draft, manifest, progress)
         renamed = msgspec.structs.replace(manifest, name=name)
         write_manifest(draft, renamed)
@@ -373,10 +365,8 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
             )
         known = _DECODER.decode(data)
     except UNREADABLE as error:
-        raise DataError(
-            f"the initial state of tasks in {folder} is unreadable: {error}: {data[:100]!r}",
-            hint="restore the savepoint again",
-        ) from error
+        what = f"the initial state of tasks in {folder} is unreadable: {error}: {data[:100]!r}"
+        raise DataError(what, hint="restore the savepoint again") from error
     donors = [TaskName.parse(name) for name in known.donors]
     return Founding(
         record=known.record,
@@ -390,6 +380,7 @@ def decode_founding(data: bytes, folder: Path) -> Founding:
 
 @contextmanager
 def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
+    """Yield a draft of a timeline's folder, which it becomes if the block succeeds. The caller holds the lock."""
     folder = founding_folder(home, app, timeline)
     draft = folder.with_name(f".draft-{folder.name}")
     shutil.rmtree(draft, ignore_errors=True)

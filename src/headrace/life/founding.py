@@ -111,10 +111,8 @@ def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
     for id_, count in counts.items():
         for stream in _meant(inventory, id_):
             if found.setdefault(stream, count) != count:
-                raise UsageError(
-                    f"intermediate stream {stream!r} is given both {found[stream]} and {count} partitions",
-                    hint="give one count for each stream",
-                )
+                what = f"intermediate stream {stream!r} is given both {found[stream]} and {count} partitions"
+                raise UsageError(what, hint="give one count for each stream")
     return found
 
 
@@ -135,10 +133,8 @@ def _meant(inventory: Inventory, id_: str) -> list[str]:
     known = sorted(part.id for _, part in inventory.parts() if part.kind == "stream" and part.reads)
     there = f"the app has {', '.join(known)}" if known else "the app has no intermediate stream"
     if mine:
-        raise UsageError(
-            f"{id_!r} is an {mine[0][1].kind} of the app, whose partition count the app can't change",
-            hint=f"only intermediate streams can be rescaled: {there}",
-        )
+        what = f"{id_!r} is an {mine[0][1].kind} of the app, whose partition count the app can't change"
+        raise UsageError(what, hint=f"only intermediate streams can be rescaled: {there}")
     raise UsageError(f"the app has no intermediate stream {id_!r}", hint=there)
 
 
@@ -457,16 +453,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         try:
             found = format_of(data)
             if found != FORMAT:
-                raise DataError(
-                    f"{where} is a savepoint of format {found}; this version of Headrace reads {FORMAT}",
-                    hint="use the version of Headrace that took it, or a newer one",
-                )
+                what = f"{where} is a savepoint of format {found}; this version of Headrace reads {FORMAT}"
+                raise DataError(what, hint="use the version of Headrace that took it, or a newer one")
             return _DECODER.decode(data)
         except UNREADABLE as error:
-            raise DataError(
-                f"{where} isn't the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}",
-                hint="export the savepoint again from its home",
-            ) from error
+            what = f"{where} isn't the manifest of a savepoint, or is damaged: {error}: {data[:100]!r}"
+            raise DataError(what, hint="export the savepoint again from its home") from error
 
 
 _DECODER = msgspec.json.Decoder(Manifest)

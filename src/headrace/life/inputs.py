@@ -99,10 +99,8 @@ class AppInputs:
                 hint=f"move an input instead: {', '.join(ids)}; to go back with all state, restore a savepoint",
             )
         if meant & self.outputs:
-            raise UsageError(
-                f"{name!r} is an output of app {self.app!r}: the app doesn't read it",
-                hint=f"its inputs: {', '.join(ids)}",
-            )
+            hint = f"its inputs: {', '.join(ids)}"
+            raise UsageError(f"{name!r} is an output of app {self.app!r}: the app doesn't read it", hint=hint)
         close = get_close_matches(name, ids, n=1)
         raise UsageError(
             f"app {self.app!r} has no input {name!r}",
@@ -138,10 +136,8 @@ def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = (
             changes += [Delete(stage, entry.version) for stage, entry in known.items() if stage not in data]
         if not changes or metadata.write(namespace, changes) is not None:
             return
-    raise UnavailableError(
-        f"other starts of app {plan.graph.app!r} recorded its inputs at the same time",
-        hint="start it again, unless another one is running",
-    )
+    hint = "start it again, unless another one is running"
+    raise UnavailableError(f"other starts of app {plan.graph.app!r} recorded its inputs at the same time", hint=hint)
 
 
 def recorded_inputs(metadata: MetadataStore, app: str, home: Path) -> AppInputs | None:

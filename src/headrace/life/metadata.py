@@ -115,6 +115,7 @@ class MetadataStore(Protocol):
 
 
 def check_changes(changes: Sequence[Change]) -> None:
+    """Raise ``ProtocolError`` if a key is changed twice. For implementations of ``write``."""
     keys = [change.key for change in changes]
     twice = {key for key in keys if keys.count(key) > 1} if len(set(keys)) < len(keys) else ()
     if twice:
@@ -135,10 +136,8 @@ def update(
         if done:
             return new
         _log.debug("another writer changed the value; trying again", namespace=namespace, key=key)
-    raise UnavailableError(
-        f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was being replaced",
-        hint="find the process that keeps changing it",
-    )
+    what = f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was being replaced"
+    raise UnavailableError(what, hint="find the process that keeps changing it")
 
 
 class MemoryMetadata(MetadataStore):
@@ -222,10 +221,8 @@ class SqliteMetadata(MetadataStore):
         try:
             _create(path)
         except (OSError, sqlite3.Error) as error:
-            raise StorageError(
-                f"can't create the metadata store {path}: {error}",
-                hint="check that the home is a folder and writable, and that its disk isn't full",
-            ) from error
+            hint = "check that the home is a folder and writable, and that its disk isn't full"
+            raise StorageError(f"can't create the metadata store {path}: {error}", hint=hint) from error
         with self._translated("open"):
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
@@ -278,15 +275,11 @@ class SqliteMetadata(MetadataStore):
             found = connection.execute("PRAGMA user_version").fetchone()[0]
             connection.execute("PRAGMA synchronous = FULL")
         if owner != _APPLICATION_ID:
-            raise DataError(
-                f"{self._path} is an SQLite file, but not a Headrace metadata store",
-                hint="check the path of the home folder",
-            )
+            hint = "check the path of the home folder"
+            raise DataError(f"{self._path} is an SQLite file, but not a Headrace metadata store", hint=hint)
         if found != FORMAT:
-            raise InfrastructureError(
-                f"the metadata store {self._path} is of format {found}; this version of Headrace reads {FORMAT}",
-                hint="use the version of Headrace that wrote it, or a newer one",
-            )
+            what = f"the metadata store {self._path} is of format {found}; this version of Headrace reads {FORMAT}"
+            raise InfrastructureError(what, hint="use the version of Headrace that wrote it, or a newer one")
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -341,10 +334,8 @@ class SqliteMetadata(MetadataStore):
                 hint="find the process that holds the lock (a stuck command, a backup); then try again",
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return DataError(
-                f"{what}: the file is damaged or isn't an SQLite file ({error})",
-                hint="restore it from a backup, because a new file would issue generations a second time",
-            )
+            hint = "restore it from a backup, because a new file would issue generations a second time"
+            return DataError(f"{what}: the file is damaged or isn't an SQLite file ({error})", hint=hint)
         if code == sqlite3.SQLITE_CANTOPEN:
             return StorageError(f"{what}: {error}", hint="check that you own the file: others may not read it")
         if action == "commit" and code == sqlite3.SQLITE_IOERR:
@@ -417,10 +408,8 @@ def existing_metadata(home: Path, url: SecretUrl | None = None) -> Iterator[Meta
 def _at(url: SecretUrl, *, create: bool) -> MetadataStore:
     opener = plug_in(METADATA_GROUP, url.scheme)
     if opener is None:
-        raise UsageError(
-            f"no metadata store for {url.scheme}:// is installed here",
-            hint="install the package that brings it, where drivers and commands run",
-        )
+        hint = "install the package that brings it, where drivers and commands run"
+        raise UsageError(f"no metadata store for {url.scheme}:// is installed here", hint=hint)
     return cast("MetadataStore", loaded(opener)(url, create=create))
 
 
@@ -484,10 +473,8 @@ class Generations:
     def _next(self, task: TaskName, entry: Entry | None) -> int:
         generation = self._read(str(task), entry) + 1 if entry else 1
         if generation > HIGHEST:
-            raise ProtocolError(
-                f"task {task} of app {self._app!r} has used up all {HIGHEST} generations",
-                hint="start the app under another name",
-            )
+            hint = "start the app under another name"
+            raise ProtocolError(f"task {task} of app {self._app!r} has used up all {HIGHEST} generations", hint=hint)
         return generation
 
     def _read(self, task: str, entry: Entry) -> int:
@@ -519,6 +506,7 @@ class Places:
         self._namespace = f"places/{app}"
 
     def read(self) -> dict[TaskName, str]:
+        """Return the host of each task that one is known of. What can't be read isn't known."""
         return {
             TaskName(stage, number): host
             for stage, record in self._records()

@@ -51,6 +51,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     *pending*: it waits for the next start. *ordered*: a task has to apply it, as this ``generation``; with an
     ``offset``, an earlier one has applied it, and ended before a commit. *applied*: ``generation`` reads from
     ``offset``; no commit covers it yet. *failed*: ``reason`` says why. *released*: a commit of ``version`` covers it.
+    *replaced*: another one came before it was applied. *deleted*: by a user.
     """
 
     stream: str
@@ -165,10 +166,7 @@ class StartpointBook:
         return None
 
     def delete(self, wanted: Callable[[StartpointKey], bool], now_ms: int, *, live: bool) -> list[StartpointState]:
-        """Delete ``wanted`` ones, all or none.
-
-        ``UsageError``: a task was told to apply one, and the app may be ``live``.
-        """
+        """Delete those ``wanted``, all or none. ``live``: ``UsageError`` if a task has been told to apply one."""
         entries = self._unfinished()
         found = {name: state for name, state in self._states(entries).items() if wanted(state.key)}
         for state in found.values():
@@ -291,10 +289,8 @@ class StartpointBook:
             if state.state == "ordered"
             else f"has applied it: generation {state.generation} reads from offset {state.offset}"
         )
-        return UsageError(
-            f"the startpoint of {state.stream}[{state.partition}] can't be deleted: task {state.task} {done}",
-            hint="to read from elsewhere, set another one with --apply; or stop the app first",
-        )
+        what = f"the startpoint of {state.stream}[{state.partition}] can't be deleted: task {state.task} {done}"
+        return UsageError(what, hint="to read from elsewhere, set another one with --apply; or stop the app first")
 
     def _overtaken(self, what: str) -> UnavailableError:
         return UnavailableError(
@@ -318,6 +314,7 @@ class _Orders:
         self.new[key] = msgspec.structs.replace(point, task=task, state="ordered", at_ms=self.now_ms, reason=None)
 
     def yields(self, task: str, point: StartpointState) -> bool:
+        """Whether a startpoint without a task may go to this one: not over an unapplied one that names it."""
         key = StartpointKey(point.stream, point.partition, task)
         old = self.new.get(key) or self.before.get(key)
         return old is None or not old.named or old.offset is not None

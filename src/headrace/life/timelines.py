@@ -108,10 +108,8 @@ class Timelines:
     def take_back(self) -> Timeline:
         found = self.get(self.current)
         if found is None:
-            raise UsageError(
-                f"app {self._app!r} is in its first timeline: no restore can be undone",
-                hint=f"headrace savepoint timelines {self._app} lists all timelines",
-            )
+            hint = f"headrace savepoint timelines {self._app} lists all timelines"
+            raise UsageError(f"app {self._app!r} is in its first timeline: no restore can be undone", hint=hint)
         if found.before not in self.numbers:
             raise UsageError(
                 f"timeline {found.before} of app {self._app!r}, which came before timeline {found.number}, is deleted",
@@ -139,10 +137,8 @@ class Timelines:
         self._entry, self._record = Entry(data, version), record
 
     def _overtaken(self) -> UnavailableError:
-        return UnavailableError(
-            f"another command changed the timelines of app {self._app!r} at the same time",
-            hint=f"check headrace savepoint timelines {self._app}, then try again",
-        )
+        what = f"another command changed the timelines of app {self._app!r} at the same time"
+        return UnavailableError(what, hint=f"check headrace savepoint timelines {self._app}, then try again")
 
 
 def current_timeline(store: MetadataStore | None, app: str) -> int:

@@ -99,10 +99,8 @@ class Changelog:
                 hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
                 "from a backup. A metadata store of your own must issue generations by compare-and-set",
             )
-        return FencedError(
-            f"task {task}: generation {own} was replaced by generation {self.generation}",
-            hint="ignore this: the newer generation has taken over",
-        )
+        hint = "ignore this: the newer generation has taken over"
+        return FencedError(f"task {task}: generation {own} was replaced by generation {self.generation}", hint=hint)
 
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
         base, self._base = self._base, None
@@ -124,10 +122,8 @@ class Changelog:
         if not begins and self._strays(header):
             return False
         if self.generation == 0:
-            raise ProtocolError(
-                f"the changelog starts at offset {offset} in the middle of generation {header.generation}",
-                hint="its beginning was trimmed after a snapshot; restore from that snapshot",
-            )
+            what = f"the changelog starts at offset {offset} in the middle of generation {header.generation}"
+            raise ProtocolError(what, hint="its beginning was trimmed after a snapshot; restore from that snapshot")
         raise ProtocolError(
             f"the changelog record at offset {offset} is {header.kind.name} ({header.generation}, #{header.seq}) "
             f"after ({self.generation}, #{self.seq}): records are missing",

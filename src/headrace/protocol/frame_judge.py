@@ -129,6 +129,7 @@ class FrameJudge:
         raise ProtocolError(f"{ssp} at offset {offset}: a {header.kind.name} frame belongs only in a changelog")
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
+        """Add the fence of a restore frame that was found by scanning ahead."""
         parent = self._inputs[ssp].parents.get(header.producer)
         if parent is not None and header.generation > parent.generation and self._voids(restore):
             parent.fence(header.generation, restore.seq)
@@ -166,6 +167,7 @@ class FrameJudge:
     # -- derived from the state ------------------------------------------------------------------------
     @property
     def closed_through(self) -> int:
+        """The version through which all upstream tasks are complete; END when none is alive."""
         return min((parent.closed for parent in self._parents), default=END_VERSION)
 
     @property
@@ -179,9 +181,11 @@ class FrameJudge:
 
     @property
     def lagging(self) -> bool:
+        """Whether some upstream tasks are late with a version that others have closed."""
         return 0 < self._open < len(self._awaited)
 
     def held(self, label: int) -> frozenset[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs whose buffered frames of ``label`` must wait."""
         return frozenset((p.partition.ssp, p.producer) for p in self._parents if p.holds(label))
 
     @property
@@ -190,6 +194,7 @@ class FrameJudge:
 
     @property
     def lowest_buffered(self) -> int | None:
+        """The lowest label in the version buffer that isn't held; None if there is none."""
         firsts = ((parent, parent.buffered[0].label) for parent in self._parents if parent.buffered)
         return min((label for parent, label in firsts if not parent.holds(label)), default=None)
 
@@ -200,6 +205,7 @@ class FrameJudge:
         return [(p.partition.ssp, p.producer) for p in self._parents if p.closed <= self.version]
 
     def early(self) -> dict[SSP, Offset]:
+        """Return the offset of the first buffered frame from an awaited task, of each partition that has any."""
         found: dict[SSP, Offset] = {}
         for parent in self._awaited:
             if parent.buffered:
@@ -276,6 +282,7 @@ class FrameJudge:
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
     def forgets(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
+        """Whether the restore goes back to before frames that the upstream task committed and this task has covered."""
         restore = _restore(control)
         return self._voids(restore) and restore.seq + 1 < parent.covered
 

@@ -153,6 +153,7 @@ class TableMethods:
         return instructions.TakeGeneration()
 
     def append_abort(self) -> Instruction:
+        """Append the first record of a generation, which fences off older generations."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
         return instructions.AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 
@@ -167,6 +168,7 @@ class TableMethods:
         return instructions.Found()
 
     def send_restores(self) -> Instruction:
+        """Announce the committed seq to every downstream partition, and choose the label until the next commit."""
         if self.ended():
             self.label = END_VERSION
         else:
@@ -175,6 +177,7 @@ class TableMethods:
         return instructions.SendControl(self._stamper.restores(self.version, self.label))
 
     def scan_ahead(self) -> Instruction:
+        """Learn which frames are void before processing any of them."""
         return instructions.ScanAhead(self._judge.positions())
 
     def feed(self) -> Instruction:
@@ -191,9 +194,11 @@ class TableMethods:
         return instructions.AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
+        """Append the commit record, the single step that decides whether the version happened."""
         return instructions.AppendCommit(self._commit_version, self._next_version)
 
     def write_local(self) -> Instruction:
+        """Update local state, which always follows the changelog."""
         local = self._changelog.local
         if local is None:
             raise ProtocolError(f"task {self.config.task}: no commit to write")
@@ -213,6 +218,7 @@ class TableMethods:
         return instructions.ReleaseOrders(self._orders.covered)
 
     def keep(self) -> Instruction:
+        """Keep the state of the cut, which the local database holds regardless of later frames."""
         return instructions.Keep(self.version)
 
     def end(self) -> Instruction:
@@ -235,6 +241,7 @@ class TableMethods:
         return self._founding
 
     def keep_due(self) -> bool:
+        """Whether the last commit is the cut and whole, and the host hasn't kept it yet."""
         return self.version == self._cadence.cut and not self.cut_kept and self.whole
 
     def covered(self) -> bool:
@@ -253,6 +260,7 @@ class TableMethods:
         return self._inputs_ended and not self.end_of_stream_sent
 
     def final_due(self) -> bool:
+        """Whether nothing more will arrive, and nothing that arrived can become void."""
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
@@ -269,6 +277,7 @@ class TableMethods:
 
     @property
     def cut_missed(self) -> bool:
+        """Whether the task has passed over the cut, so that its state wouldn't match the state of others."""
         cut = self._cadence.cut
         passed = cut is not None and (self.version > cut or (self.version == cut and not self.whole))
         return passed and not self.cut_kept
@@ -289,6 +298,7 @@ class TableMethods:
 
     @property
     def whole(self) -> bool:
+        """Whether the last commit contains all that upstream tasks had sent up to its version."""
         record = self._changelog.record
         entries = record.inputs if record else ()
         return all(parent.version >= self.version for entry in entries for parent in entry.parents)
@@ -310,10 +320,12 @@ class TableMethods:
         self._commit_version, self._next_version = closed, closed + 1
 
     def decide_timer(self) -> None:
+        """Choose the highest label in use as the version to commit, and the next label by the clock."""
         self._commit_version = max(self.label, self._judge.highest_label)
         self._next_version = self._cadence.timely(self._commit_version)
 
     def decide_final(self) -> None:
+        """Choose a final version that is not below any label or parent's version that it includes."""
         judge = self._judge
         self._commit_version = max(self.version + 1, self.label, judge.highest_label, judge.parents_version)
         self._next_version = END_VERSION
@@ -355,6 +367,7 @@ class TableMethods:
         self._judge.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
 
     def check_commit(self) -> None:
+        """Check that the own commit counts, because only then did it happen."""
         self._read_from = self._read_to
         local = self._changelog.local
         found = (local.generation, local.version) if local else None
@@ -389,6 +402,7 @@ class TableMethods:
 
 T = TableMethods
 
+_AFTER_A_COMMIT = ((T.ended, Phase.OVER), (T.restart_due, Phase.DOWN), (T.always, Phase.RUNNING))
 STEPS = (
     # start and rollback
     Step(Phase.DOWN, T.take_generation, ((T.always, Phase.FENCING),)),
@@ -415,17 +429,8 @@ STEPS = (
     Step(Phase.STORING, T.write_local, ((T.founding, Phase.RESUMING), (T.always, Phase.CLOSING)), T.stored),
     Step(Phase.CLOSING, T.send_checkpoints, ((T.ended, Phase.CONFIRMING), (T.always, Phase.REPORTING)), T.committed),
     Step(Phase.CONFIRMING, T.flush_outputs, ((T.always, Phase.REPORTING),)),
-    Step(
-        Phase.REPORTING,
-        T.report,
-        ((T.covered, Phase.RELEASING), (T.ended, Phase.OVER), (T.restart_due, Phase.DOWN), (T.always, Phase.RUNNING)),
-    ),
-    Step(
-        Phase.RELEASING,
-        T.release_orders,
-        ((T.ended, Phase.OVER), (T.restart_due, Phase.DOWN), (T.always, Phase.RUNNING)),
-        T.released,
-    ),
+    Step(Phase.REPORTING, T.report, ((T.covered, Phase.RELEASING), *_AFTER_A_COMMIT)),
+    Step(Phase.RELEASING, T.release_orders, _AFTER_A_COMMIT, T.released),
     # the two ends
     Step(Phase.OVER, T.end, ()),
     Step(Phase.STOPPED, T.stop, ()),
@@ -532,6 +537,7 @@ class ProtocolMachine(TableMethods):
         self._inputs_ended = self._woken = True
 
     def abandon(self) -> None:
+        """Give up everything uncommitted and restart, after an external failure."""
         if self.phase not in {Phase.OVER, Phase.STOPPED}:
             self.phase, self._current = Phase.DOWN, None
 
@@ -568,6 +574,7 @@ class ProtocolMachine(TableMethods):
         return self._stamper.stamp(stream, partition, kind)
 
     def stamp_change(self) -> Header:
+        """Return the header of a change frame. Changes may be appended at any time while the task runs."""
         self._expect("stamp_change", Phase.FOUNDING, Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.APPENDING)
         return self._record_header(Kind.CHANGE, self.label)
 

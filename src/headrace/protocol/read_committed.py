@@ -118,12 +118,8 @@ class ReadCommitted(Generic[T]):
         first = (producer.first for producer in self._producers.values())
         offset = min((each for each in first if each is not None), default=self._after)
         covered = [_covered(number, producer) for number, producer in self._producers.items()]
-        return ReaderPosition(
-            offset=offset,
-            whole=self._whole,
-            covered=tuple(covered),
-            plain_before=UNSET if offset is None or self._plain_before <= offset else self._plain_before,
-        )
+        plain_before = UNSET if offset is None or self._plain_before <= offset else self._plain_before
+        return ReaderPosition(offset=offset, whole=self._whole, covered=tuple(covered), plain_before=plain_before)
 
     def receive(
         self, offset: Offset, after: Offset, header: Header, control: ControlMessage | None, frame: T

@@ -306,10 +306,8 @@ def _decoded(what: str, decoder: msgspec.json.Decoder[_Record], data: Bytes, kno
 
 def _check_format(what: str, found: int, known: int) -> None:
     if found != known:
-        raise FrameError(
-            f"{what} of format {found}; this version of Headrace reads {known}",
-            hint="a newer version wrote it; upgrade readers before writers",
-        )
+        hint = "a newer version wrote it; upgrade readers before writers"
+        raise FrameError(f"{what} of format {found}; this version of Headrace reads {known}", hint=hint)
 
 
 COMMIT_FILE = "commit.json"
@@ -339,12 +337,9 @@ class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def decode(cls, data: bytes) -> KeptCommit:
+        what = "the commit in a savepoint"
         return decode_record(
-            _DECODER,
-            data,
-            "the commit in a savepoint",
-            FORMAT,
-            lambda kept: f"the commit of task {kept.task} in a savepoint",
+            _DECODER, data, what, FORMAT, lambda kept: f"the commit of task {kept.task} in a savepoint"
         )
 
 
