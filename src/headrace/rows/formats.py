@@ -227,11 +227,29 @@ class _OneColumn(Format):
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        return _OneColumnDecoder(_only_column(self._name, columns, self._dtype), self._dtype)
+        if list(columns.values()) != [self._dtype]:
+            raise DeclarationError(
+                f"{self._wanted()}; the schema has {_in_words(columns) or 'none'}",
+                hint=f'write schema={{"{VALUE}": pl.{self._dtype}}}, or name another format',
+            )
+        return _OneColumnDecoder(next(iter(columns)), self._dtype)
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        return _only_values(self._name, rows, self._dtype).cast(pl.Binary).to_list()
+        if rows.dtypes != [self._dtype]:
+            raise DataError(
+                f"{self._wanted()}; the rows have {_in_words(rows.schema)}", hint="select that column before send_to"
+            )
+        values = rows.to_series()
+        if values.null_count():
+            raise DataError(
+                f'column {values.name!r}: a value is null, and format="{self._name}" can\'t write that',
+                hint='filter such rows out, or use format="json"',
+            )
+        return values.cast(pl.Binary).to_list()
+
+    def _wanted(self) -> str:
+        return f'records with format="{self._name}" have one column of type {written(self._dtype)}'
 
 
 class _OneColumnDecoder(Decoder):
@@ -250,30 +268,8 @@ class _OneColumnDecoder(Decoder):
             raise RowsUnreadable("not UTF-8") from error
 
 
-def _only_column(format: str, columns: Columns, dtype: pl.DataType) -> str:
-    if list(columns.values()) != [dtype]:
-        found = ", ".join(f"{name}: {written(other)}" for name, other in columns.items()) or "none"
-        raise DeclarationError(
-            f'records with format="{format}" have one column of type {written(dtype)}; the schema has {found}',
-            hint=f'write schema={{"{VALUE}": pl.{dtype}}}, or name another format',
-        )
-    return next(iter(columns))
-
-
-def _only_values(format: str, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
-    if list(rows.dtypes) != [dtype]:
-        found = ", ".join(f"{name}: {written(other)}" for name, other in rows.schema.items())
-        raise DataError(
-            f'records with format="{format}" have one column of type {written(dtype)}; the rows have {found}',
-            hint="select that column before send_to",
-        )
-    values = rows.to_series()
-    if values.null_count():
-        raise DataError(
-            f'column {values.name!r}: a value is null, and format="{format}" can\'t write that',
-            hint='filter such rows out, or use format="json"',
-        )
-    return values
+def _in_words(columns: Columns) -> str:
+    return ", ".join(f"{name}: {written(dtype)}" for name, dtype in columns.items())
 
 
 class _ChangelogFormat(Format):

@@ -51,7 +51,9 @@ def print_line(text: str) -> None:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    print_line(json.dumps(value, indent=indent, ensure_ascii=False))
+    from msgspec import to_builtins
+
+    print_line(json.dumps(value, indent=indent, ensure_ascii=False, default=to_builtins))
 
 
 def print_result(as_json: bool, data: Any, text: str) -> None:

@@ -56,6 +56,7 @@ Snapshots = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 AppOrAll = Annotated[str | None, typer.Argument(metavar="APP", help="The app; by default all apps of the home folder.")]
 FunctionArguments = Annotated[
     list[str] | None,

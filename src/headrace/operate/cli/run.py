@@ -22,6 +22,7 @@ from headrace.operate.cli.options import (
     FunctionArguments,
     Home,
     Metadata,
+    Quiet,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ FromTables = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def run(
@@ -304,8 +304,6 @@ def plan(
 
     Looks at existing streams and at the app's kept state, shows what has changed since the last run, and runs nothing.
     """
-    import msgspec
-
     from headrace.life.changelogs import apps_with_checkpoints
     from headrace.life.metadata import existing_metadata
     from headrace.life.startpoints import StartpointBook
@@ -334,7 +332,7 @@ def plan(
                 )
             due = changes.with_answers(found.changes, ask_targets(found.plan))
             waiting = StartpointBook(metadata, against).states()
-            data = {"app": against, "changes": changes.to_json(due), "startpoints": msgspec.to_builtins(waiting)}
+            data = {"app": against, "changes": changes.to_json(due), "startpoints": waiting}
             print_result(as_json, data, changes.to_text(due) + _in_lines(waiting))
             due.check()
             check_not_ended(found, metadata, against)

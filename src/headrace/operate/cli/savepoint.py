@@ -12,7 +12,7 @@ import typer
 
 from headrace.core.errors import UsageError
 from headrace.operate.cli.console import print_json, print_line, print_note, print_result, print_table
-from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Snapshots
+from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata, Quiet, Snapshots
 from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 App = Annotated[str, typer.Argument(metavar="APP", help="The name of the app.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the savepoint.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Timeout = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=1.0, help="How long the tasks may take to commit the savepoint."),

@@ -126,8 +126,6 @@ def list_startpoints(
     as_json: AsJson = False,
 ) -> None:
     """List an app's startpoints and their states."""
-    import msgspec
-
     from headrace.systems.startpoints import in_words
 
     points = opened(app, home, metadata)
@@ -137,7 +135,7 @@ def list_startpoints(
         streams = points.positions_of(name)
         found = [s for s in found if s.stream in streams and partition in (None, s.partition)]
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(found)
     elif found:
         rows = []
         for s in found:
@@ -161,15 +159,13 @@ def delete(
 
     If the app is stopped, this also deletes those that were ordered to a task.
     """
-    import msgspec
-
     from headrace.systems.startpoints import in_words
 
     points = opened(app, home, metadata)
     name, partition = _parsed(input_)
     gone = points.delete(name, partition=partition, task=task)
     if as_json:
-        print_json(msgspec.to_builtins(gone))
+        print_json(gone)
         return
     for state in gone:
         print_line(f"deleted {in_words(state.startpoint)} for {_where(state)}")

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,7 +52,7 @@ def status(
     with existing_metadata(home, metadata) as store:
         found = ask(store, app)
     if as_json:
-        print_json(_as_data(found))
+        print_json(found)
     elif found:
         print_line(_as_text(found))
     else:
@@ -91,7 +91,7 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
                 return
             seen = True
             if as_json:
-                print_json(_as_data(found), indent=None)
+                print_json(found, indent=None)
             else:
                 text = _as_text(found) if found else f"no app is running in {store.place}"
                 print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
@@ -99,13 +99,6 @@ def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: boo
             if app is not None and all(one.ended_at is not None for one in found):
                 return
             interrupt.wait(_WATCH_S)
-
-
-def _as_data(found: Sequence[AppStatus]) -> list[Any]:
-    import msgspec
-
-    data: list[Any] = msgspec.to_builtins(found)
-    return data
 
 
 def _as_text(found: Sequence[AppStatus]) -> str:
@@ -224,7 +217,7 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
 
     found = opened(app, home, metadata).offsets()
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(found)
         return
     print_table(
         ("input", "task", "committed", "lag", "oldest", "end", "committed time", "oldest time", "newest time"),

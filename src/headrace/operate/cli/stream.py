@@ -578,8 +578,6 @@ def _progress(written: WrittenRows) -> None:
 
 
 def _report(written: WrittenRows, as_json: bool) -> None:
-    import msgspec
-
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     if written.stopped_in is not None:
@@ -592,7 +590,7 @@ def _report(written: WrittenRows, as_json: bool) -> None:
         print_note(f"left out, because they don't fit: {left_out}")
     if as_json:
         written.rows_by_partition = dict(sorted(written.rows_by_partition.items()))
-        print_json(msgspec.to_builtins(written, str_keys=True))
+        print_json(written)
     else:
         count = len(written.rows_by_partition)
         where = f" in {count} partitions" if count > 1 else ""
