@@ -60,10 +60,8 @@ class Share:
         return rows.filter(pl.Series(self.mask(store, rows)))
 
     def undealt(self, store: str, why: str) -> UsageError:
-        return UsageError(
-            f"store {store!r} can't be divided among {self.partitions} tasks: {why}",
-            hint="keep the number of partitions, or give the step another id (then its state starts empty)",
-        )
+        hint = "keep the number of partitions, or give the step another id (then its state starts empty)"
+        return UsageError(f"store {store!r} can't be divided among {self.partitions} tasks: {why}", hint=hint)
 
 
 class View(Protocol):
@@ -141,7 +139,6 @@ class StateStore(Protocol):
 
 CHANGE_BYTES_MAX = 900_000
 """Kafka's default limit of a record is 1 MiB. Header, store id and Arrow's own bytes are added to this."""
-
 _OFFSETS_BYTES = 9  # an entry's two offsets, and its share of the null bitmap
 _SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
 
@@ -157,11 +154,10 @@ def encode_entries(
     changes = []
     for low, high in _cuts(_sizes(all_keys) + _sizes(all_values) + _OFFSETS_BYTES, bytes_max):
         pair = [all_keys[low:high].cast(pa.binary()), all_values[low:high].cast(pa.binary())]
-        part = pa.record_batch(pair, schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         sink.write(operation)
         with pa.ipc.new_stream(sink, _SCHEMA) as stream:
-            stream.write_batch(part)
+            stream.write_batch(pa.record_batch(pair, schema=_SCHEMA))
         changes.append(sink.getvalue().to_pybytes())
     return changes
 
@@ -173,16 +169,14 @@ def decode_change(change: bytes) -> tuple[list[bytes], list[bytes | None]]:
     except FrameError as error:
         raise CorruptLogError(f"a change in the changelog is damaged: {error.message}", hint=error.hint) from error
     if rows.columns != _SCHEMA.names:
-        raise CorruptLogError(
-            f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}",
-            hint="check whether another program writes to the changelog; otherwise its bytes are damaged",
-        )
+        what = f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}"
+        hint = "check whether another program writes to the changelog; otherwise its bytes are damaged"
+        raise CorruptLogError(what, hint=hint)
     return rows.get_column("key").to_list(), rows.get_column("value").to_list()
 
 
 def _sizes(array: pa.LargeBinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    offsets = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1]
-    return np.diff(offsets)
+    return np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
 
 
 def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> Iterator[tuple[int, int]]:
@@ -255,6 +249,16 @@ def grown(kept: StateForm | None, declared: StateForm) -> StateForm:
     if kept is None:
         return declared
     return msgspec.structs.replace(declared, columns={**kept.columns, **declared.columns})
+
+
+def unknown_change(store: str, operation: bytes) -> CorruptLogError:
+    what = f"{store}: unknown change format {operation!r} in the changelog"
+    return CorruptLogError(what, hint="a newer version of Headrace wrote the changelog; upgrade this one")
+
+
+def unknown_format(id_: str, found: int, known: int) -> CorruptLogError:
+    what = f"store {id_!r}: local state of format {found}; this version of Headrace reads {known}"
+    return CorruptLogError(what, hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog")
 
 
 def other_kind(id_: str) -> DeclarationError:

@@ -100,10 +100,8 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
         draft.rename(folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise StorageError(
-            f"snapshot {snapshot} can't be restored to {folder}: {error}",
-            hint="check the disk's free space, and that this user may read and write both folders",
-        ) from error
+        hint = "check the disk's free space, and that this user may read and write both folders"
+        raise StorageError(f"snapshot {snapshot} can't be restored to {folder}: {error}", hint=hint) from error
 
 
 def discard(folder: Path) -> None:
@@ -172,7 +170,6 @@ _BLOB_BYTES_MIN = 2048  # values of at least this size are stored in blob files,
 _BLOOM_BITS = 10  # one in a hundred lookups of an absent key reads a block
 _WRITE_BUFFER_BYTES = 16 << 20
 """A task may have two such buffers in memory, and a start reads as much of RocksDB's log. Smaller ones start faster."""
-
 WHILE_REBUILDING = {
     "disable_auto_compactions": "true",
     "level0_slowdown_writes_trigger": "1000000",
@@ -607,18 +604,15 @@ class Database:
         try:
             self._made.close()
         except Exception as error:  # noqa: BLE001 - RocksDict raises this class itself
-            _log.info(
-                "closing was incomplete; the next start reads RocksDB's log", folder=str(self.folder), error=str(error)
-            )
+            what = "closing was incomplete; the next start reads RocksDB's log"
+            _log.info(what, folder=str(self.folder), error=str(error))
         self._made = None  # this releases the folder in any case
         _CACHE.release()
 
 
 def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
-    return CorruptLogError(
-        f"the copy of a task's state in {folder} can't be read: {why}",
-        hint="check that the folder is complete, and that this user may read and write it, or use another copy",
-    )
+    hint = "check that the folder is complete, and that this user may read and write it, or use another copy"
+    return CorruptLogError(f"the copy of a task's state in {folder} can't be read: {why}", hint=hint)
 
 
 class _SharedCache:

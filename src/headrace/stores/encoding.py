@@ -53,7 +53,6 @@ Words = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 DELETE_LOCAL_STATE = "delete the task's local state: it is rebuilt from the changelog"
-
 _WORDS: dict[type[pl.DataType], tuple[str, ...]] = {
     pl.Int8: ("<i1",), pl.Int16: ("<i2",), pl.Int32: ("<i4",), pl.Int64: ("<i8",),
     pl.UInt8: ("<u1",), pl.UInt16: ("<u2",), pl.UInt32: ("<u4",), pl.UInt64: ("<u8",),
@@ -61,7 +60,6 @@ _WORDS: dict[type[pl.DataType], tuple[str, ...]] = {
     pl.Date: ("<i4",), pl.Datetime: ("<i8",), pl.Duration: ("<i8",), pl.Time: ("<i8",),
     pl.Enum: ("<u4",), pl.Decimal: ("<i8", "<u8"), pl.Null: (),
 }  # fmt: skip
-
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder().decode
 
@@ -206,10 +204,8 @@ class KeyEncoding:
             raise DeclarationError("a key needs at least one column")
         for name, dtype in columns.items():
             if not is_bytes(dtype) and not words_of(dtype):
-                raise DeclarationError(
-                    f"column {name!r} of type {dtype} can't be part of a key",
-                    hint="use a number, string, binary, bool, decimal, date, time or enum; for a struct, its fields",
-                )
+                hint = "use a number, string, binary, bool, decimal, date, time or enum; for a struct, its fields"
+                raise DeclarationError(f"column {name!r} of type {dtype} can't be part of a key", hint=hint)
         self.columns = dict(columns)
         self._records = _records(self.columns)
 
@@ -393,7 +389,6 @@ _STRUCT_CODES: dict[type[pl.DataType], str] = {
     pl.UInt8: "B", pl.UInt16: "H", pl.UInt32: "I", pl.UInt64: "Q",
     pl.Float32: "f", pl.Float64: "d", pl.Boolean: "?",
 }  # fmt: skip
-
 _Write = Callable[[Any], bytes]
 _Read = Callable[[bytes, int], tuple[Any, int]]
 """``write(value)`` returns the bytes of a column of a key, ``read(key, start)`` the value and the position after it."""

@@ -27,15 +27,14 @@ from headrace.core.errors import CorruptLogError
 from headrace.rows.given import concat_rows, rows_where
 from headrace.rows.hashing import Hashes, hash_rows
 from headrace.rows.ipc import decode_rows, encode_rows
-from headrace.stores.base import Share, StateForm, StateStore, View, Writes, readable, rows_in_portions
+from headrace.stores.base import Share, StateForm, StateStore, View, Writes, readable, rows_in_portions, unknown_change
 from headrace.stores.encoding import Mask
 from headrace.stores.matching import spread
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, PieceRows, Pieces, Places, bits_for, together
-from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
+from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows
 
 NEVER_DUE = 2**63 - 1
 _HASH = "__hash of a row"
-
 _INDEX = struct.Struct(">cQI")
 _MASK = struct.Struct(">cQ")
 
@@ -443,7 +442,7 @@ class KeyedRows(StateStore):
         elif operation == _REMOVE_ALL:
             self._forget_rows()
         else:
-            raise unknown_change(self.id, operation)
+            raise unknown_change(f"store {self.id!r}", operation)
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:

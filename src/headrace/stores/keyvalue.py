@@ -25,7 +25,7 @@ import msgspec
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
+from headrace.core.errors import DeclarationError, UsageError
 from headrace.stores.base import (
     CHANGE_BYTES_MAX,
     FORM,
@@ -40,6 +40,8 @@ from headrace.stores.base import (
     encode_entries,
     in_portions,
     other_kind,
+    unknown_change,
+    unknown_format,
 )
 
 if TYPE_CHECKING:
@@ -242,7 +244,6 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
 
 Dealt = tuple[Mask, Sequence[bytes] | None]
 """Selects the entries of a share, and gives new bytes for values that must change."""
-
 _ABOUT_DECODER = msgspec.json.Decoder(_About)
 
 
@@ -413,8 +414,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         if operation == FORM:
             raise other_kind(self.id)
         if operation not in (_PLAIN, _STAMPED):
-            what = f"store {self.id!r}: unknown change format {operation!r} in the changelog"
-            raise CorruptLogError(what, hint="a newer version of Headrace wrote the changelog; upgrade this one")
+            raise unknown_change(f"store {self.id!r}", operation)
         _check_stamped(self.id, operation == _STAMPED, self._stamps)
         if self.ahead is not None:
             self.ahead.forget()
@@ -596,10 +596,7 @@ def _read_about(id_: str, view: View, stamps: Stamps | None) -> _About | None:
         return None
     about = _ABOUT_DECODER.decode(data)
     if about.format != _ABOUT_FORMAT:
-        raise CorruptLogError(
-            f"store {id_!r}: local state of format {about.format}; this version of Headrace reads {_ABOUT_FORMAT}",
-            hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
-        )
+        raise unknown_format(id_, about.format, _ABOUT_FORMAT)
     _check_stamped(id_, about.stamped, stamps)
     return about
 

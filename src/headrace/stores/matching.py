@@ -17,12 +17,8 @@ from headrace.rows.casting import filled
 
 HASH = "__hash"
 TIME = "__time"
-
 PAIRS_MAX = 1 << 20  # candidates are compared in portions, because a hot key may have very many
-
 Indexes = npt.NDArray[np.int64]
-
-
 Rests = Callable[[Indexes, Indexes], Indexes]
 """How much further (ns) the times of rows of a run are beyond their whole ms than those of rows of a batch."""
 

@@ -26,7 +26,7 @@ from typing_extensions import override
 from headrace.core.errors import CorruptLogError
 from headrace.rows.given import concat_rows
 from headrace.rows.ipc import decode_rows, encode_rows
-from headrace.stores.base import Share, StateStore, View, Writes, rows_in_portions
+from headrace.stores.base import Share, StateStore, View, Writes, rows_in_portions, unknown_change
 from headrace.stores.encoding import DELETE_LOCAL_STATE
 from headrace.stores.keyvalue import after_prefix
 
@@ -155,8 +155,7 @@ class Outbox(StateStore):
             if version not in self._timelines:
                 insort(self._timelines, version)
         else:
-            what = f"outbox {self.id!r}: unknown change format {operation!r} in the changelog"
-            raise CorruptLogError(what, hint="a newer version of Headrace wrote the changelog; upgrade this one")
+            raise unknown_change(f"outbox {self.id!r}", operation)
 
     def _entry_of(self, version: int) -> _Entry:
         """The pending entry of a version. It is the newest one, unless the entries come from several tasks."""

@@ -44,7 +44,6 @@ SLICE_BYTES = 2048
 _ROWS_MIN, _ROWS_MAX = 8, 1024
 _LENGTH = np.dtype("<u4")
 _FORMAT = 1
-
 Words = npt.NDArray[Any]
 
 
@@ -288,7 +287,6 @@ _BITS_MAX = 12
 _SLICES_READ_AT_ONCE = 512
 _KEY = struct.Struct(">cQII")
 _FORM_KEY = struct.Struct(">cQ")
-
 HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]  # rows of several pieces, counted from the first row of the first piece
 PieceRows = pl.DataFrame | None  # the rows of a range of hashes; None if there are none

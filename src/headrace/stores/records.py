@@ -28,7 +28,6 @@ from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.table import ROWS_END, SCANNED_ROWS, TableStore
 
 Row = tuple[Any, ...]  # the values of a record, in the order of its columns
-
 _SOURCE = """
 def get(key):
     if {of_kind} and (row := found(key)) is not None:

@@ -26,7 +26,7 @@ from typing_extensions import override
 from headrace.rows.given import concat_rows
 from headrace.rows.hashing import Hashes, hash_rows
 from headrace.rows.ipc import decode_rows, encode_rows
-from headrace.stores.base import Share, StateForm, StateStore, View, Writes, readable, rows_in_portions
+from headrace.stores.base import Share, StateForm, StateStore, View, Writes, readable, rows_in_portions, unknown_change
 from headrace.stores.matching import spread
 from headrace.stores.pieces import (
     PIECE_ROWS,
@@ -40,7 +40,7 @@ from headrace.stores.pieces import (
     deal,
     together,
 )
-from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows, unknown_change
+from headrace.stores.tiers import EMPTY, Crowd, Manifest, Tiers, crowd, lot_rows
 
 _LEFT_OUT = 7
 _WORTH_IT = 0.8  # a merge that leaves at most this share of its rows was worth its time
@@ -68,7 +68,6 @@ class Worth:
 
 
 Times = npt.NDArray[np.int64]
-
 _KEY = struct.Struct(">cQ")
 _HEAD = struct.Struct("<qBB6x")
 _FORMAT = 1
@@ -78,14 +77,14 @@ _AGE_MAX = (1 << _AGE_BITS) - 1
 _ALL_BITS = (1 << 64) - 1
 
 
+@dataclass(slots=True)
 class _Columns:
     """Hashes, ascending, and ages: the time since ``first``, in steps of 2^``shift`` milliseconds."""
 
-    def __init__(self, hashes: Hashes, ages: npt.NDArray[np.uint16], first: int, shift: int) -> None:
-        self.hashes = hashes
-        self.ages = ages
-        self.first = first
-        self.shift = shift
+    hashes: Hashes
+    ages: npt.NDArray[np.uint16]
+    first: int
+    shift: int
 
     @classmethod
     def of(cls, hashes: Hashes, times: Times) -> _Columns:
@@ -226,10 +225,6 @@ class _Run:
     @property
     def living(self) -> int:
         return self.pieces.rows
-
-    def entry(self) -> _Entry:
-        pieces = self.pieces
-        return _Entry(number=pieces.number, heights=pieces.heights, low=self.low, high=self.high, gone_to=self.gone_to)
 
     def write(self, writes: Writes) -> None:
         if self.index is not None:
@@ -427,7 +422,7 @@ class Runs(StateStore):
             self.taken = bound if self.taken is None else max(bound, self.taken)
             self._tiers.changed = True
         else:
-            raise unknown_change(self.id, operation)
+            raise unknown_change(f"store {self.id!r}", operation)
 
     @override
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
@@ -465,7 +460,10 @@ class Runs(StateStore):
             self._tiers.persist(writes, self._manifest)
 
     def _manifest(self) -> _Manifest:
-        runs = [run.entry() for run in self._tiers.parts]
+        runs = [
+            _Entry(number=r.pieces.number, heights=r.pieces.heights, low=r.low, high=r.high, gone_to=r.gone_to)
+            for r in self._tiers.parts
+        ]
         return _Manifest(runs=runs, taken=self.taken, form=self._tiers.kept_form)
 
     def _merged_parts(

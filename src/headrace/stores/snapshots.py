@@ -134,7 +134,6 @@ def _bytes_per_s(text: str) -> float:
 
 FORMAT = 1
 SNAPSHOTS_KEPT = 2  # how many complete snapshots of its own a generation keeps
-
 _WHAT = "the manifest of a snapshot"
 _MANIFESTS = "manifests/"
 _OBJECTS = "objects/"

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from headrace.core.errors import CorruptLogError
 from headrace.rows.given import concat_rows
 from headrace.stores import pieces
-from headrace.stores.base import FORM, StateForm, View, Writes, check_form, grown, other_kind
+from headrace.stores.base import FORM, StateForm, View, Writes, check_form, grown, other_kind, unknown_format
 from headrace.stores.pieces import Kept, Pieces
 
 MANIFEST = b"manifest"
@@ -144,11 +143,7 @@ class Tiers(Generic[P]):
         head = msgspec.json.decode(data, type=Manifest)
         self._take_form(head.form)
         if head.format != format_:
-            raise CorruptLogError(
-                f"store {self.kept.store!r}: local state of format {head.format}; this version of Headrace reads "
-                f"{format_}",
-                hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
-            )
+            raise unknown_format(self.kept.store, head.format, format_)
         return msgspec.json.decode(data, type=kind)
 
     def restore(self, parts: Sequence[P]) -> None:
@@ -163,11 +158,6 @@ class Tiers(Generic[P]):
         writes.put(MANIFEST, msgspec.json.encode(manifest()))
         self._gone = []
         self.changed = False
-
-
-def unknown_change(store: str, operation: bytes) -> CorruptLogError:
-    what = f"store {store!r}: unknown change format {operation!r} in the changelog"
-    return CorruptLogError(what, hint="the changelog was written by a newer version of Headrace; upgrade this one")
 
 
 _PIECES = 4

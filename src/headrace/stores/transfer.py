@@ -24,7 +24,6 @@ from headrace.stores.snapshots import Chunks, Content, Manifest, ObjectPlace, Ob
 
 T = TypeVar("T")
 Work = Generator[float, None, T]  # calls to a store: before each, how long (ms) to wait
-
 RETRY = Retry(6, 500, 30_000)
 _DELETED_AT_ONCE = 500
 _log = logger(__name__)
@@ -171,10 +170,8 @@ class Sender:
             return
         found = yield from self._calls.tried(partial(self._store.get, name))
         if found not in {data, None}:  # else an earlier try has written it, and a newer generation may have deleted it
-            raise CorruptLogError(
-                f"another program has written {name} in the object store for snapshots",
-                hint="another app of this name uses the store, or once did: give this app another prefix",
-            )
+            hint = "another app of this name uses the store, or once did: give this app another prefix"
+            raise CorruptLogError(f"another program has written {name} in the object store for snapshots", hint=hint)
 
     def _listing(self) -> Work[dict[str, int]]:
         found = yield from self._calls.tried(partial(self._store.list, self._folder))
@@ -321,9 +318,8 @@ class Fetch:
                     self._is_damaged(snapshot)
                     continue
                 if not manifest.whole(listing):
-                    _log.info(
-                        "skipping an incomplete snapshot in the object store", folder=self._folder, snapshot=snapshot
-                    )
+                    said = "skipping an incomplete snapshot in the object store"
+                    _log.info(said, folder=self._folder, snapshot=snapshot)
                     continue
                 came = yield from self._bring(manifest)
                 if came is Came.WHOLE:

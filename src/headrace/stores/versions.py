@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +28,10 @@ from headrace.rows.hashing import Hashes, hash_rows
 from headrace.stores.base import GONE, SINCE, StateForm, StateStore, View, conformed, described
 from headrace.stores.pieces import Places
 from headrace.stores.runs import Runs
-from headrace.stores.table import RowTable
+from headrace.stores.table import MemoryTable, RowReader, RowTable
 
 VERSION_COLUMNS: Columns = {SINCE: pl.Int64(), GONE: pl.Boolean()}
 """The columns that the table of newest versions has in addition to the declared ones."""
-
 _UNTIL = "__until"
 _HASH = "__hash"
 _NUMBER = "__number"
@@ -45,24 +43,13 @@ _SLACK_MIN_MS = 1000
 
 # Rows that were put before the table was declared with versions count as having always existed.
 _ALWAYS = (pl.col(SINCE).fill_null(_NEVER), pl.col(GONE).fill_null(False))
-
 Times = npt.NDArray[np.int64]
-
-
-class NewestRows(Protocol):
-    """The newest version of each key, for reading."""
-
-    key: Columns
-    values: Columns
-
-    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """Do as ``RowReader`` does."""
 
 
 class Versions:
     """Reads versions of rows. ``newest`` has the declared columns and ``VERSION_COLUMNS``."""
 
-    def __init__(self, id_: str, newest: NewestRows) -> None:
+    def __init__(self, id_: str, newest: RowReader | MemoryTable) -> None:
         self._id = id_
         self._rows = newest
         self.key = newest.key
@@ -142,8 +129,7 @@ class Versions:
                 parts.append(run[place_of[in_run]])
                 places_of_parts.append(order[in_run])
         if not parts:
-            empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
-            return np.empty(0, np.int64), empty
+            return np.empty(0, np.int64), pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
         return np.concatenate(places_of_parts), concat_rows(parts)
 
 

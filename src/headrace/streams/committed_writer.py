@@ -91,11 +91,6 @@ class WriterRecords:
         self._store = store
         self._place = place
 
-    @classmethod
-    def beside(cls, folder: Path, place: str) -> WriterRecords:
-        """Open those of the stream in this folder."""
-        return cls(SqliteMetadata(folder / FILE), place)
-
     def read(self, name: str) -> Known:
         """Return the record of a writer: one of generation 0 if it has never tried to publish."""
         task = task_of(name)
@@ -253,9 +248,8 @@ class CommittedWriter:
     def _append(self, producer: Producer, stamper: FrameStamper, partitions: int, frames: Frames) -> None:
         for partition, body in frames:
             if not 0 <= partition < partitions:
-                raise UsageError(
-                    f"writer {self.name!r}: a frame is for partition {partition}, but {self.stream} has {partitions}"
-                )
+                what = f"writer {self.name!r}: a frame is for partition {partition}, but {self.stream} has {partitions}"
+                raise UsageError(what)
             header = stamper.stamp(self.stream, partition, Kind.USER)
             producer.send(self.stream.name, partition, encode(header, body))
 
@@ -289,7 +283,7 @@ def open_committed_writer(home: str | Path, stream: str, name: str) -> Committed
 
 def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWriter:
     """Open a writer of a stream that is in the log in this folder."""
-    records = WriterRecords.beside(root / stream.name, str(stream))
+    records = WriterRecords(SqliteMetadata(root / stream.name / FILE), str(stream))
     return CommittedWriter(LogSystem(root), stream, name, records)
 
 
@@ -309,10 +303,9 @@ def borrowed_writer(home: str | Path, stream: str, locks: Path) -> Iterator[Comm
             with _open(home, stream, number) as writer:
                 yield writer
             return
-    raise UnavailableError(
-        f"{SLOTS} writes without a name are being published to {stream!r}, and that is the limit",
-        hint="try again when one of them has ended, or give the write a name: options writer and version",
-    )
+    what = f"{SLOTS} writes without a name are being published to {stream!r}, and that is the limit"
+    hint = "try again when one of them has ended, or give the write a name: options writer and version"
+    raise UnavailableError(what, hint=hint)
 
 
 def _settle(home: str | Path, stream: str, locks: Path, number: int) -> None:

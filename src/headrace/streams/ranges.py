@@ -121,10 +121,9 @@ class RangeReader(Generic[T]):
 
     def _require(self, end: Offset) -> None:
         if self._next < end:
-            raise UnavailableError(
-                f"{self._ssp}: no record comes after offset {self._next}, though the range continues to {end}",
-                hint="check that the home is the same folder on every machine, and that the stream wasn't replaced",
-            )
+            what = f"{self._ssp}: no record comes after offset {self._next}, though the range continues to {end}"
+            hint = "check that the home is the same folder on every machine, and that the stream wasn't replaced"
+            raise UnavailableError(what, hint=hint)
 
     def _shown(self, records: Records, end: Offset) -> Generator[list[T]]:
         for frame in frames_of(records, before=end):
@@ -187,8 +186,7 @@ class StreamOfResults:
 def stream_of_results(spec: StreamSpec, writer: str) -> StreamOfResults:
     """Open an output for a writer. Raises ``PlanError`` if it isn't in a log."""
     if spec.system.kind != "log":
-        raise PlanError(
-            f"a batch job can't write output {spec.id!r} ({spec.location}) to a system of kind {spec.system.kind!r}",
-            hint="write it to a log, to files or to a table; or take it as a DataFrame: app.to_dataframe(...)",
-        )
+        what = f"a batch job can't write output {spec.id!r} ({spec.location}) to a system of kind {spec.system.kind!r}"
+        hint = "write it to a log, to files or to a table; or take it as a DataFrame: app.to_dataframe(...)"
+        raise PlanError(what, hint=hint)
     return StreamOfResults(committed_writer_in(Path(spec.system.options["root"]), spec.stream, writer))

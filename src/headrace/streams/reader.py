@@ -223,9 +223,8 @@ class FrameReader:
                 yield frames
             empty_polls = 0 if polled else empty_polls + 1
             if empty_polls > EMPTY_POLLS_MAX and not self.follow:
-                raise UnavailableError(
-                    f"{unread[0]}: no record arrives, though the stream continues to offset {ends[unread[0]]}"
-                )
+                what = f"{unread[0]}: no record arrives, though the stream continues to offset {ends[unread[0]]}"
+                raise UnavailableError(what)
             if not polled and not self.wait(consumer):
                 return
 
@@ -587,7 +586,6 @@ def _together(
             together = pl.concat(tables, how="diagonal", rechunk=True)
         return together if columns is None else filled_up(together, columns)
     except pl.exceptions.PolarsError as error:
-        raise DataError(
-            f"{stream} holds rows whose columns have different types: {str(error).splitlines()[0]}",
-            hint="create streams with a schema; headrace stream read shows what is in this one",
-        ) from error
+        what = f"{stream} holds rows whose columns have different types: {str(error).splitlines()[0]}"
+        hint = "create streams with a schema; headrace stream read shows what is in this one"
+        raise DataError(what, hint=hint) from error

@@ -263,7 +263,6 @@ class Ended(msgspec.Struct, frozen=True):
     """The end of a partition, after which nothing follows. ``poll`` returns it once, after everything before it."""
 
     bytes: ClassVar[int] = 0
-
     ssp: SSP
     next: Offset
 

@@ -24,7 +24,6 @@ from headrace.systems.base import RowSystem, StreamInfo, System
 GROUP = "headrace.systems"
 ROW_GROUP = "headrace.row_systems"
 SMALL = "small"  # the kind of the sources and sinks that keep the small contract
-
 _BUILT_IN = {
     GROUP: {"log": "headrace.systems.log.system:open_log", "memory": "headrace.systems.memory:open_memory"},
     ROW_GROUP: {
@@ -33,8 +32,6 @@ _BUILT_IN = {
         SMALL: "headrace.systems.small_system:open_small",
     },
 }
-
-
 Hash = Literal["headrace", "kafka"]
 """The hash of a key that chooses its partition: ``rows.hashing``, or that of Kafka's default partitioner."""
 

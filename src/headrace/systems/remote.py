@@ -55,5 +55,4 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
-    del options
     return RemoteSystem(name.removeprefix("remote-"))

@@ -8,7 +8,6 @@ import msgspec
 
 Shards = Mapping[str, str]
 """The shards of a slot with the position in each, in the system's own text form. Part of each commit."""
-
 SlotOrders = Mapping[str, str]
 """Orders to a slot by shard, in the system's own text form. The slot continues with shards that aren't named."""
 

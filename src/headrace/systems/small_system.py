@@ -53,9 +53,8 @@ def small_system(made: Source | Sink) -> base.RowSystem:
             return SourceSystem(made)
         case Sink():
             return SinkSystem(made)
-    raise UsageError(
-        f"a {type(made).__name__} is neither a Source nor a Sink", hint="derive it from one in headrace.systems.small"
-    )
+    what = f"a {type(made).__name__} is neither a Source nor a Sink"
+    raise UsageError(what, hint="derive it from one in headrace.systems.small")
 
 
 def open_small(name: str, options: Mapping[str, Any]) -> base.RowSystem:
@@ -391,9 +390,8 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
                 pause = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(reading.failures, 20))
                 reading.failures += 1
                 reading.due_s = time.monotonic() + pause
-                self._throttle.warning(
-                    "a source can't be read now; trying again", partition=str(reading.ssp), error=error.message
-                )
+                what = "a source can't be read now; trying again"
+                self._throttle.warning(what, partition=str(reading.ssp), error=error.message)
             else:
                 error.message = f"{reading.ssp}: {error.message}"
                 self._failed = error

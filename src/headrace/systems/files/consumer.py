@@ -27,7 +27,6 @@ from headrace.systems.files.storage import SUFFIXES, Found, LocalStorage, Storag
 
 _REMEMBERED = 1000
 _log = logger(__name__)
-
 Open = Callable[[Entry], rowfile.RowFile | None]
 """Opens an entry; None if the file has changed and is listed again, so that this entry is to be passed over."""
 
@@ -82,10 +81,9 @@ class FilesConsumer(RegisteringConsumer[_Reading]):
         place, row = place_of(position)
         self._move(reading, place)
         if place > len(reading.entries) or (place == len(reading.entries) and row):
-            raise UsageError(
-                f"{reading.ssp}: offset {position} is after the end, {offset_of(len(reading.entries))}",
-                hint="the list of files in the app's home has become shorter; read again from the oldest offset",
-            )
+            said = f"{reading.ssp}: offset {position} is after the end, {offset_of(len(reading.entries))}"
+            hint = "the list of files in the app's home has become shorter; read again from the oldest offset"
+            raise UsageError(said, hint=hint)
         if not row:
             return
         entry = reading.entries[place]
@@ -328,10 +326,8 @@ class Reader(Look):
     def _check(self, entry: Entry) -> None:
         found = self.storage.find(entry.path)
         if not isinstance(found, Found):
-            raise DataError(
-                f"{entry.path} has disappeared before the app read all of it",
-                hint="put the file back, or give the app another name to read the present files from the start",
-            )
+            hint = "put the file back, or give the app another name to read the present files from the start"
+            raise DataError(f"{entry.path} has disappeared before the app read all of it", hint=hint)
         if not self._same(entry, found):
             raise changed(entry.path, entry, found)
 

@@ -348,10 +348,8 @@ def _fields(path: str, line: bytes, form: CsvFormat) -> list[str]:
         text = io.StringIO(line.decode(), newline="")
         return next(csv.reader(text, delimiter=form.separator, quotechar=form.quote, quoting=quoting))
     except (UnicodeDecodeError, StopIteration, csv.Error) as error:
-        raise DataError(
-            f"{path}: unreadable header line {line[:60]!r}: {error}",
-            hint="describe the file: format=hr.io.csv(encoding=..., separator=..., skip_lines=...)",
-        ) from error
+        hint = "describe the file: format=hr.io.csv(encoding=..., separator=..., skip_lines=...)"
+        raise DataError(f"{path}: unreadable header line {line[:60]!r}: {error}", hint=hint) from error
 
 
 def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) -> Parse:
@@ -587,10 +585,8 @@ class StoredParquetFile(_BlockFile):
 
 
 def _unreadable(path: str, error: Exception) -> DataError:
-    return DataError(
-        f"{path} is not a readable Parquet file: {error}",
-        hint="a file that is still being written needs a name that begins with '.' or '_' until it is complete",
-    )
+    hint = "a file that is still being written needs a name that begins with '.' or '_' until it is complete"
+    return DataError(f"{path} is not a readable Parquet file: {error}", hint=hint)
 
 
 def _wanted(

@@ -32,7 +32,6 @@ from headrace.systems.files.storage import Found, find_files, nothing_found
 
 FORMAT = 1
 ROWS_MAX = 10**11  # an offset is ``place * ROWS_MAX + row``: the place of an entry in its partition, and a row of it
-
 _LOCK_S_MAX = 30.0
 _LOCK_PAUSE_S = 0.01
 
@@ -279,7 +278,6 @@ def _over(policy: Policy) -> UsageError:
 
 
 PARTITIONS_MAX = 64  # how many partitions an input of many files has at most, unless it says
-
 _ATTEMPTS_MAX = 100
 _log = logger(__name__)
 
@@ -335,9 +333,8 @@ class Stock:
                 raise _refused(added, self._policy)
             ends = self._ends and not listed.ended
             if not (added or partitions or ends) or self._file.append(added, partitions=partitions, ended=ends):
-                _log.debug(
-                    "listed the files of an input", path=self._policy.path, new=len(added), files=len(listed.latest)
-                )
+                said = "listed the files of an input"
+                _log.debug(said, path=self._policy.path, new=len(added), files=len(listed.latest))
                 return self._file.contents
         what = f"other processes changed the list of files {self._file.path} {_ATTEMPTS_MAX} times in a row"
         raise UnavailableError(what, hint="look for other runs that read this input")

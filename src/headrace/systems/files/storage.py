@@ -150,10 +150,8 @@ def _arrow_storage(root: str) -> ArrowStorage:
     try:
         return ArrowStorage(pafs.FileSystem.from_uri(root)[0])
     except pa.ArrowInvalid as error:
-        raise DeclarationError(
-            f"{root} isn't a place for files: {error}",
-            hint="the known schemes are s3, gs, abfs and hdfs; a local path needs no scheme",
-        ) from error
+        hint = "the known schemes are s3, gs, abfs and hdfs; a local path needs no scheme"
+        raise DeclarationError(f"{root} isn't a place for files: {error}", hint=hint) from error
     except OSError as error:
         raise StorageError(f"can't use {root}: {error}", hint="install the package that this scheme needs") from error
 
@@ -167,8 +165,7 @@ def _remote(uri: str) -> tuple[ArrowStorage, str]:
     storage = _arrow_storage(f"{scheme}://{authority}{slash}{'?' if options else ''}{options}")
     if scheme in ("file", "hdfs"):
         return storage, f"/{path}"
-    container = authority.partition("@")[0] if "@" in authority else authority
-    return storage, f"{container}/{path}"
+    return storage, f"{authority.partition('@')[0]}/{path}"
 
 
 @contextmanager

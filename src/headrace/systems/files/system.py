@@ -230,9 +230,8 @@ class FilesSystem(RowSystem):
                 what = f"files {self.path}: {name}={getattr(self, name)!r}"
                 raise DeclarationError(what, hint=f"one of {get_args(values)}")
         if self.list_file is None and self.new_files != "refuse":
-            raise DeclarationError(
-                f"files {self.path}: new_files={self.new_files!r} works only in an app, which keeps a list of files"
-            )
+            said = f"files {self.path}: new_files={self.new_files!r} works only in an app, which keeps a list of files"
+            raise DeclarationError(said)
         if self.columns is not None:
             typed = {name: instantiate(dtype, name) for name, dtype in self.columns.items()}
             object.__setattr__(self, "columns", typed)

@@ -34,7 +34,6 @@ from headrace.systems.base import Target
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160
 _ABANDONED_S = 3600
-
 _log = logger(__name__)
 
 

@@ -38,7 +38,6 @@ _MODIFY = 0x00000002
 _OVERFLOW = 0x00004000
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
-
 _log = logger(__name__)
 _throttle = Throttle(_log)
 
@@ -252,9 +251,8 @@ class LogConsumer(base.RegisteringConsumer[Watched]):
             return
         oldest = self._oldest(reading)
         if reading.position < oldest:
-            raise TrimmedOffsetError(
-                f"{reading.ssp}: offset {reading.position}, the next, was trimmed; the oldest is {oldest}"
-            )
+            what = f"{reading.ssp}: offset {reading.position}, the next, was trimmed; the oldest is {oldest}"
+            raise TrimmedOffsetError(what)
         self._take(reading, reading.file.read(reading.position, max_bytes, size), size, out)
 
     def _take(self, reading: Watched, scan: Scan, size: int, out: list[base.Polled]) -> None:

@@ -118,18 +118,15 @@ class StreamFolder:
     def require_info(self) -> StreamInfo:
         info = self.read_info()
         if info is None:
-            raise StreamNotFoundError(
-                f"no stream {self.name!r} in {self.path.parent}",
-                hint=f"create it (headrace stream create {self.name}), or check its name and the folder",
-            )
+            hint = f"create it (headrace stream create {self.name}), or check its name and the folder"
+            raise StreamNotFoundError(f"no stream {self.name!r} in {self.path.parent}", hint=hint)
         return info
 
     def require_partition(self, partition: int) -> None:
         info = self.require_info()
         if not 0 <= partition < info.partitions:
-            raise StreamNotFoundError(
-                f"stream {self.name!r} has partitions 0 to {info.partitions - 1}, not {partition}"
-            )
+            what = f"stream {self.name!r} has partitions 0 to {info.partitions - 1}, not {partition}"
+            raise StreamNotFoundError(what)
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None, key: Sequence[str] = ()) -> StreamInfo:
         wanted = wanted_shape(self.name, partitions, columns, key)
@@ -260,9 +257,7 @@ def gone(path: Path, what: str) -> StreamNotFoundError:
 
 
 def stream_names(root: Path) -> list[str]:
-    if not root.is_dir():
-        return []
-    return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
+    return sorted(path.parent.name for path in root.glob("[!.]*/stream.json")) if root.is_dir() else []
 
 
 def _file_header() -> bytes:
@@ -355,8 +350,7 @@ def punch(path: Path, start: int, stop: int) -> bool:
     finally:
         os.close(fd)
     if code in _UNSUPPORTED:
-        _throttle.warning(
-            "the file system can't free the blocks of trimmed records: they stay on the disk", path=str(path)
-        )
+        what = "the file system can't free the blocks of trimmed records: they stay on the disk"
+        _throttle.warning(what, path=str(path))
         return False
     raise StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")

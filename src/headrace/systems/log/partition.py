@@ -214,8 +214,7 @@ class PartitionFile:
             time_ms, last_at, after = segment.latest_time(chunk, self.seed)
             if not after or at + after > stop:
                 # Something here is torn: perhaps the last record that looked whole, and claims to end here.
-                rest = (record.time_ms for record in self.appended(last, stop))
-                return max(latest, time_ms, *rest, 0)
+                return max(latest, time_ms, *(record.time_ms for record in self.appended(last, stop)))
             latest, last, at = max(latest, time_ms), at + last_at, at + after
         return latest
 

@@ -35,7 +35,6 @@ FORMAT_VERSION = 2
 FILE_HEADER = struct.Struct(">8sIQ8xI")
 FILE_HEADER_SIZE = FILE_HEADER.size
 FILE_MAGIC = b"HRACELOG"
-
 MARK = b"\xf5HR"
 """The first bytes of every record. 0xF5 occurs in no UTF-8 text, so a search for it has few false matches."""
 RECORD = 1
@@ -44,7 +43,6 @@ HEADER = struct.Struct(">3sBIIQI")
 HEADER_SIZE = HEADER.size
 CHECKED = HEADER_SIZE - 4
 MAX_BODY = 1 << 30
-
 TIME_ENTRY_VERSION = 1
 TIME_ENTRY_SIZE = 32  # it divides the size of a block, so readers never see half of an entry that is being appended
 _TIME_ENTRY = struct.Struct(">IQQI4x")

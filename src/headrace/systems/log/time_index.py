@@ -33,7 +33,6 @@ _RECENT = 8
 """Of so many entries the one that is furthest on counts as the last: more writers are rarely held up at once."""
 WALK_MAX = 4 * BEHIND_MAX
 """After walking past so many bytes, a look-up replaces the index: its times were of records that were trimmed."""
-
 _throttle = Throttle(logger(__name__))
 
 
@@ -210,9 +209,8 @@ def _start(index: TimeIndex, time_ms: int, oldest: Offset, end: Offset) -> Offse
     except _Damaged as damage:
         _throttle.warning("replacing a damaged time index", index=str(index.path), reason=str(damage))
     except (OSError, StorageError) as error:
-        _throttle.warning(
-            "can't use a time index; reading the records instead", index=str(index.path), reason=str(error)
-        )
+        what = "can't use a time index; reading the records instead"
+        _throttle.warning(what, index=str(index.path), reason=str(error))
         return oldest
     index.renew(oldest, end)
     try:
