@@ -53,8 +53,9 @@ def small_system(made: Source | Sink) -> base.RowSystem:
             return SourceSystem(made)
         case Sink():
             return SinkSystem(made)
-    what = f"a {type(made).__name__} is neither a Source nor a Sink"
-    raise UsageError(what, hint="derive it from one in headrace.systems.small")
+    raise UsageError(
+        f"a {type(made).__name__} is neither a Source nor a Sink", hint="derive it from one in headrace.systems.small"
+    )
 
 
 def open_small(name: str, options: Mapping[str, Any]) -> base.RowSystem:

@@ -427,7 +427,8 @@ def varint(number: int) -> bytes:
 # -- avro encoding -----------------------------------------------------------------------------------
 _BYTES = pa.large_binary()
 _NOTHING = pa.scalar(b"", _BYTES)
-Ints, Bools = npt.NDArray[np.int64], npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def _datums(schema: ReadSchema, rows: pl.DataFrame) -> list[bytes]:

@@ -114,7 +114,7 @@ def facts_about(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
     total = sum(extent.upcoming - extent.oldest for extent in extents)
     partitions = []
     for number, extent in enumerate(extents):
-        about = {"partition": number, "oldest": extent.oldest, "upcoming": extent.upcoming}
+        about: dict[str, Any] = {"partition": number, "oldest": extent.oldest, "upcoming": extent.upcoming}
         size = place.size(extent.upcoming - extent.oldest)
         partitions.append(about | {"bytes": size, "sealed": extent.sealed})
     return shape(place, info) | {
