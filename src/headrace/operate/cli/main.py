@@ -20,9 +20,8 @@ from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
 from headrace.operate.cli import checkpoint, savepoint, startpoint, status, stream, table
 from headrace.operate.cli.console import Exit, exit_of, print_error, print_note, print_result, print_traceback
-from headrace.operate.cli.new import new
 from headrace.operate.cli.options import AsJson
-from headrace.operate.cli.run import backfill, doctor, plan, run
+from headrace.operate.cli.run import backfill, doctor, new, plan, run
 
 LOG_LEVEL = "--log-level"
 LOG_FORMAT = "--log-format"

@@ -1,8 +1,9 @@
-"""``headrace run``, ``plan``, ``backfill`` and ``doctor``."""
+"""``headrace run``, ``plan``, ``backfill``, ``doctor`` and ``new``."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -394,3 +395,49 @@ def doctor(
                 print_line(f"{'':9}{one.remedy}")
     if any(one.verdict == "problem" for one in found):
         raise typer.Exit(Exit.FAILED)
+
+
+PROJECT_FILES = {
+    "pipeline.py": "pipeline.py.txt", "test_pipeline.py": "test_pipeline.py.txt",
+    "pyproject.toml": "pyproject.toml.txt", "README.md": "README.md.txt", "Dockerfile": "Dockerfile.txt",
+    ".gitignore": "gitignore.txt", ".github/workflows/test.yml": "ci.yml.txt", "monitoring/alerts.yml": "alerts.yml",
+    "monitoring/dashboard.json": "dashboard.json",
+}  # fmt: skip
+"""The files of a project, and the templates that they are made of."""
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The app's name, such as page-views.")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it; by default a folder NAME.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a new project: an app, its tests, an image, alerts.
+
+    The folder must be new or empty. Nothing is overwritten.
+    """
+    from importlib.resources import files
+
+    from headrace import __version__
+    from headrace.core.files import writing
+
+    if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise UsageError(f"{name!r} is no name for a project", hint="use small letters, digits and hyphens: page-views")
+    place = folder or Path(name)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UsageError(f"{place} exists and isn't an empty folder", hint="name another one: --folder")
+    templates = files("headrace.operate") / "project"
+    with writing(place):
+        for file, template in PROJECT_FILES.items():
+            text = (templates / template).read_text(encoding="utf-8")
+            if template.endswith(".txt"):
+                text = text.replace("{name}", name).replace("{version}", f">={__version__}")
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_text(text, encoding="utf-8")
+    if as_json:
+        print_json({"folder": str(place), "files": list(PROJECT_FILES)})
+        return
+    for file in PROJECT_FILES:
+        print_line(str(place / file))
+    print_note(f"\nNext: cd {place}; pytest; headrace plan pipeline.py; README.md has the rest.")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.operate.cli.new import FILES
+from headrace.operate.cli.run import PROJECT_FILES
 
 
 def test_a_new_project_passes_its_tests_and_can_be_planned(cli, tmp_path, clean_modules, monkeypatch):
     outcome = cli("new", "page-views")
-    assert (outcome.code, outcome.out.split()) == (0, [f"page-views/{file}" for file in FILES])
+    assert (outcome.code, outcome.out.split()) == (0, [f"page-views/{file}" for file in PROJECT_FILES])
     project = tmp_path / "page-views"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, env=os.environ, check=False)
