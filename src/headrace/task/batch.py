@@ -64,7 +64,6 @@ from headrace.task.scope import TaskScope, placings
 from headrace.task.state.task_state import TaskState
 from headrace.task.task import task_factory
 
-# -- merging -----------------------------------------------------------------------------------------
 ROWS_AT_ONCE = 1 << 16
 
 
@@ -183,7 +182,6 @@ _LEFT = msgspec.json.Decoder(Left)
 _COUNTED = msgspec.json.Decoder(dict[str, int])
 
 
-# -- piece writer ------------------------------------------------------------------------------------
 PIECE_ROWS = 1 << 14
 HELD_ROWS = 1 << 18  # rows that a writer collects before it cuts pieces: the more, the less do these overlap
 
@@ -248,7 +246,6 @@ def _time_of(graph: Graph, stream: str) -> pl.Expr:
     return time_ms(time, schema.columns[time.column]).fill_null(NEVER)
 
 
-# -- reading -----------------------------------------------------------------------------------------
 WAIT_MS_MAX = 60_000  # how long a partition may have nothing to read before its end is reached
 
 
@@ -371,7 +368,6 @@ class Seam:
         return rows.filter(time_ms(time, spec.schema.columns[time.column]) < said.progress.watermark)
 
 
-# -- fed task ----------------------------------------------------------------------------------------
 SPILL_ROWS = 1 << 20  # after how many rows state goes from memory to the database
 WAIT_S_MAX = 600.0  # how long to wait for a call of the app's that doesn't answer, if it has no timeout of its own
 
@@ -442,7 +438,6 @@ class FedTask:
         self._said.setdefault(ssp, []).append(said)
 
     def finish(self) -> Iterator[Piece]:
-        """All rows have been fed. Emit what is open, or leave it to a live run."""
         if self._seam is not None:
             yield from self._leave(self._seam)
         else:
@@ -474,7 +469,6 @@ class FedTask:
             self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
 
     def _advance(self, complete: int) -> None:
-        """Note that no older rows follow. Inputs without event time have been read by now."""
         if complete <= self._reached:
             return
         self._reached = complete
@@ -573,7 +567,6 @@ class FedTask:
 
 
 def fed(run: FedTask, pieces: Iterable[Piece], order: BatchOrder) -> Iterator[Piece]:
-    """Run one task over the pieces of its inputs, which are sorted; yields the pieces that it writes."""
     with run:
         ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
         merging = Merging(order, {ssp: run.ranks[spec.id] for ssp, spec in run.scope.specs.items()})
@@ -590,7 +583,6 @@ def fed(run: FedTask, pieces: Iterable[Piece], order: BatchOrder) -> Iterator[Pi
 
 
 def mapped(run: FedTask, ssps: Iterable[SSP], reading: Reading) -> Iterator[Piece]:
-    """Run a task that needs no order over some partitions of its sources, as they are read."""
     with run:
         for ssp in ssps:
             yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))

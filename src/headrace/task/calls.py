@@ -276,7 +276,6 @@ class Threads:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """The function's result, computed in the next free thread."""
         future: asyncio.Future[Any] = loop.create_future()
         context = copy_context()
 
@@ -347,7 +346,6 @@ class ReorderQueue(Generic[Result]):
         self._come[place] = result
 
     def leave(self) -> tuple[list[Result], int | None]:
-        """Remove the results that may leave, and the watermark after them if all have. Call until empty."""
         before = self._marks[0][0] if self._marks else self._next
         if self._ordered:
             leaving = list(takewhile(self._come.__contains__, range(self._left, before)))

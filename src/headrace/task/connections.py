@@ -77,7 +77,6 @@ class Connections:
     def woken_consumer(
         self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
     ) -> Consumer:
-        """``consumer``, for the run loop: it is woken together with others where its system can do that."""
         group = None if keeps_rows(spec) else self._group(spec)
         return self.consumer(spec, columns, whole=whole) if group is None else group.consumer()
 
@@ -123,7 +122,6 @@ class Connections:
         sync_all(unsynced, self._syncing)
 
     def waive_sync(self, read: Iterable[Unsynced] = ()) -> None:
-        """No task waits for the disk: what ``sync_records`` would wait for is done."""
         for each in (*read, *(each for producer in self._producers.values() for each in producer.unsynced())):
             each.done()
 

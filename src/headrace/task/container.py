@@ -149,7 +149,7 @@ class Container:
             self.wakeup.ring()
 
     def direct(self, orders: Mapping[TaskName, Directions]) -> None:
-        """Pass the dealers' orders for slots to these tasks. Safe from any thread."""
+        """Safe from any thread."""
         if orders:
             self._slot_orders = orders
             self.wakeup.ring()

@@ -137,14 +137,12 @@ class StepTime:
         self._expr = time_ms(time, dtype)
 
     def of(self, rows: pl.DataFrame) -> pl.Series:
-        """The times in ms. Raises ``DataError`` as ``check`` does."""
         self.check(rows)
         if self._is_time:  # an expression on a small batch takes ten times as long
             return rows.get_column(self._column)
         return rows.select(self._expr).to_series()
 
     def added(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
-        """The rows with their times in ms in a further column. Raises ``DataError`` as ``check`` does."""
         return rows.hstack([self.of(rows).alias(name)])
 
     def check(self, rows: pl.DataFrame) -> None:
@@ -212,7 +210,6 @@ class Progress(NamedTuple):
     own: Heard = NOTHING_HEARD
 
     def woken(self) -> Progress:
-        """The same if it isn't idle, whatever it was; which source has woken isn't known."""
         heard, own = dict.fromkeys(self.heard, AWAKE), dict.fromkeys(self.own, AWAKE)
         return self if self.ended else Progress(self.watermark, False, False, heard, own)
 
@@ -244,7 +241,6 @@ def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
 
 
 def _agreed(parts: Iterable[Progress]) -> tuple[Heard, set[str]]:
-    """What all parts have heard, and the sources of which they have heard different things: these count as awake."""
     heard: Heard = NOTHING_HEARD
     disputed: set[str] = set()
     for part in parts:

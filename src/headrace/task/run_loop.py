@@ -184,7 +184,6 @@ class RunLoop:
         self._calling.ask_again(host, self._clock.monotonic_ms() + due_ms)
 
     def _rest_or_rise(self, visited: Sequence[TaskHost]) -> None:
-        """Stop all tasks from committing while none has news, and resume when one has."""
         for host in visited:
             if settled(host):
                 self._at_work.discard(host)

@@ -50,7 +50,6 @@ FREE_FRAMES = 1_000  # with so few, the checkpoint interval is that of the app, 
 
 
 def commit_interval_ms(wanted_ms: int, tasks: int, frames: int) -> int:
-    """The checkpoint interval of ``tasks`` that write ``frames`` for a commit: a multiple of what is wanted."""
     work = frames + COMMIT_FRAMES * tasks
     if work <= FREE_FRAMES:
         return wanted_ms
@@ -69,7 +68,6 @@ def watermark_interval_ms(frames: int) -> float:
     return max(WATERMARK_INTERVAL_MS, frames * 1000 / FRAMES_A_SECOND)
 
 
-# -- placing -----------------------------------------------------------------------------------------
 _FEW = 500  # so many rows are hashed faster than their distinct keys are found
 
 
@@ -102,7 +100,6 @@ class Placing:
 
     @property
     def remedy(self) -> str:
-        """What the user can do if the writers have another key, or another way to choose the partition."""
         names = ", ".join(map(repr, self.key))
         return (
             "its writers don't partition it by this key: leave out key=, or read it from a stream that isn't created "
@@ -110,7 +107,6 @@ class Placing:
         )
 
     def check_results(self, rows: pl.DataFrame, partition: int, node: Node) -> None:
-        """Raise ``DataError`` if a function has given rows of this partition a key of another one."""
         wrong = self.misplaced(rows, partition)
         if wrong is not None:
             names = ", ".join(map(repr, self.key))
@@ -134,7 +130,6 @@ class Placing:
         return partition_of(rows, self.key, self.partitions)
 
 
-# -- task scope --------------------------------------------------------------------------------------
 _log = logger(__name__)
 
 
@@ -250,7 +245,6 @@ class TaskScope:
 
     @cached_property
     def machine(self) -> MachineConfig:
-        """The task as the protocol sees it: who writes its inputs, which framed streams it writes."""
         framed = [stream for stream in self.outputs.values() if not keeps_rows(stream.spec.system)]
         return MachineConfig(
             task=self.name,
@@ -296,7 +290,6 @@ def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
 
 
 def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
-    """The scopes of all tasks of a container, which know how many these are and how much they write."""
     frames = sum(stream.partitions for scope in scopes.values() for stream in scope.downstream)
     found = {name: replace(scope, tasks_beside=len(scopes), frames_beside=frames) for name, scope in scopes.items()}
     for scope in islice(found.values(), 1):
@@ -312,7 +305,6 @@ def beside(scopes: Mapping[TaskName, TaskScope]) -> dict[TaskName, TaskScope]:
     return found
 
 
-# -- pauses ------------------------------------------------------------------------------------------
 T = TypeVar("T")
 
 
@@ -380,7 +372,6 @@ class Ticks:
         return 0 if interval != self._shown else self._interval_ms - into
 
 
-# -- at work -----------------------------------------------------------------------------------------
 Done = Callable[[], int]
 """Says, from any thread, a number that changes with each message of a batch for which a function has been called."""
 

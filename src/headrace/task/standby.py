@@ -162,7 +162,6 @@ class Standby:
         return True
 
     def _begin_again(self, why: str) -> bool:
-        """The base isn't of this changelog, or is older than it: begin with a newer snapshot. Always False."""
         if self._base is None and not self._state.has_snapshot:
             raise InfrastructureError(
                 f"the changelog of task {self.scope.name} can't be followed: {why}, and there is no snapshot",

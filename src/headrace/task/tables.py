@@ -132,7 +132,6 @@ def _check_size(size: int) -> None:
         raise DataError(f"a row of {size} bytes is too large for an answer; a row may have {ROW_BYTES_MAX} bytes")
 
 
-# -- committed tables --------------------------------------------------------------------------------
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -228,7 +227,6 @@ def _time(ms: int) -> str:
         return f"{ms} ms"
 
 
-# -- expiry ------------------------------------------------------------------------------------------
 SWEEP_INTERVAL_MS = 250
 SWEEP_ROWS = 4096  # the number of rows that a step examines: a few milliseconds of work
 
@@ -256,7 +254,6 @@ class Sweeper:
             store.sweep(now_ms, SWEEP_ROWS)
 
 
-# -- row cache ---------------------------------------------------------------------------------------
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
 
@@ -273,7 +270,6 @@ class RowCache:
         return len(self._entries)
 
     def get(self, keys: Sequence[Key], now_ms: int) -> tuple[list[Row], list[int]]:
-        """The rows of the cached keys (some have no row), and the indexes of the keys that aren't cached."""
         found: list[Row] = []
         unknown: list[int] = []
         entries = self._entries
@@ -382,7 +378,6 @@ class RemoteTable:
         self.cache.renew([*self._by_key(rows).items(), *((key, None) for key in deleted)], now_ms)
 
     def fitted(self, answer: object, keys: pl.DataFrame) -> pl.DataFrame:
-        """What a read returned, as at most one row for each key; ``DataError`` if it isn't rows."""
         answer = as_polars(answer)
         if isinstance(answer, pl.DataFrame):
             fitting, mismatch = self.schema.conform(answer)
@@ -437,7 +432,6 @@ class _ThreadedLookup:
             self._all.clear()
 
 
-# -- task tables -------------------------------------------------------------------------------------
 LocalTable = RowTable | VersionedTable
 
 
@@ -515,7 +509,6 @@ class TaskTables:
             table.used_by(user)
 
     def pass_by(self, id_: str, user: str, watermark: int) -> None:
-        """This user of a table of versions has reached a watermark."""
         table = self.local[id_]
         if isinstance(table, VersionedTable):
             table.pass_by(user, watermark)

@@ -200,7 +200,6 @@ class Chain:
 
     @property
     def full(self) -> str | None:
-        """The step that can't take more rows until it has emitted some, and the reason; or None."""
         return next((_waits(operator) for operator in self._waiting if operator.full), None)
 
     @property
@@ -264,7 +263,6 @@ class Chain:
         self._sum_up()
 
     def _kept(self, scope: TaskScope) -> tuple[dict[str, _Step], dict[str, _Step]]:
-        """The inputs, and the operators with state, by their kept names."""
         names = {spec.id: scope.position_name(ssp) for ssp, spec in scope.inputs.items()}
         streams = {names[id_]: steps[0] for id_, steps in self._sources.items() if id_ in names}
         stores = ((step, step.operator.stores()) for step in self._steps.values())

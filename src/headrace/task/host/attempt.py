@@ -110,7 +110,6 @@ class Beginning:
         self.again = False
 
     def ready(self, instruction: do.Instruction) -> bool:
-        """False while the snapshot for the instruction hasn't arrived: the caller asks again later."""
         begins = self.again or isinstance(instruction, do.TakeGeneration)
         self.fetching = begins and not self._state.prepared()
         return not self.fetching
@@ -150,7 +149,6 @@ class CatchingUp:
         self.silent = silent
 
     def limits(self, begun: Mapping[SSP, Offset]) -> dict[SSP, Offset]:
-        """Where a silent task stops reading sources: at the app's former positions, or at ``begun`` if later."""
         if not self.silent:
             return {}
         founding, name = self._scope.founding, self._scope.position_name
@@ -275,7 +273,6 @@ class Attempt:
         return positions
 
     def move(self, ssp: SSP, place: Place) -> Offset:
-        """Forget the commit's data about a source, to begin elsewhere; at the end of a range, go back to that data."""
         saved = self._saved.pop(ssp, None)
         if place.until is not None:
             ahead = Detour.of(place.until, saved, place.first)
@@ -375,6 +372,5 @@ class Attempt:
 
     @property
     def idle(self) -> bool:
-        """Whether all inputs are idle and no step keeps anything, so that downstream tasks needn't wait for it."""
         outputs = self.task.outputs.values()
         return self.task.progress.idle and all(told.idle or told.ended for told in outputs)

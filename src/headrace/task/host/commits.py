@@ -78,7 +78,6 @@ class Survival:
         self._waiting = self._reads = False
 
     def of_what_is_there(self, flushed: Callable[[], None]) -> Steps[None]:
-        """First calls ``flushed``."""
         self._connections.flush_records()
         flushed()
         yield from self._wait(reads=True)
@@ -252,7 +251,6 @@ class Commits:
         self._machine.performed(end)
 
     def check(self, start: Offset | None, end: Offset) -> Steps[None]:
-        """Show the machine the records appended since its last commit. Raises ``FencedError`` if they were trimmed."""
         try:
             for offset, header, body in self._changelog.read(start, end):
                 self._machine.changelog(offset, header, body)
@@ -264,7 +262,6 @@ class Commits:
             ) from error
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Steps[None]:
-        """Take a snapshot when the changelog has grown enough, then trim everything before the last but one."""
         yield Pause.PROGRESS
         trim = self._state.snapshot_if_due(local)
         if trim is not None:
@@ -272,7 +269,6 @@ class Commits:
             self._changelog.trim(trim)
 
     def trim_what_was_sent(self) -> Steps[None]:
-        """Trim the changelog before the last but one of the snapshots that have arrived in the object store."""
         trim = self._state.learned()
         if trim is not None:
             yield Pause.PROGRESS

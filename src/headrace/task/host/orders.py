@@ -140,7 +140,6 @@ class Slots:
         self._committed, self._version = self._sealed, version
 
     def unsettled(self, task: Task) -> bool:
-        """Whether the task waits for the dealer's orders, or the dealer may wait for its report."""
         return bool(self._names) and (not self._number or any(task.times[ssp].holds for ssp in self._names))
 
     def reports(self, task: Task) -> dict[SSP, SlotReport]:

@@ -97,7 +97,6 @@ def _rows(host: TaskHost) -> tuple[int, int]:
 
 
 def settled(host: TaskHost) -> bool:
-    """Whether nothing has happened since the task's last commit, nothing is in progress, and nothing was ordered."""
     if host.finished:
         return True
     return (
@@ -259,7 +258,6 @@ class TaskHost:
         yield from self.performing()
 
     def close(self) -> None:
-        """Stop reading. Uncommitted messages will be read again."""
         with ExitStack() as stack:  # close the rest even if the user's part fails
             stack.callback(self.state.close)
             stack.callback(self.attempt.close)
@@ -392,7 +390,6 @@ class TaskHost:
             self._patience.look(self.positions, now_ms, self.metrics, resting=self.rest.on)
 
     def _report(self, now_ms: float) -> float:
-        """Announce the task's progress; return for how long (ms) nothing will be due."""
         if not self.task.finished:
             self.attempt.announcer.announce(self.task.outputs, now_ms)
         self._progress.report(self.receiver.published(), now_ms)

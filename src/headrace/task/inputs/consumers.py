@@ -307,7 +307,6 @@ class Bootstrap:
             self._chooser.bootstrapped(ssp)
 
     def percent(self, positions: Mapping[SSP, Offset]) -> int | None:
-        """How much of the side inputs has been read, by offsets; None once all of it has, and nothing waits."""
         if not self._open:
             return None
         whole = sum(max(0, end - begin) for begin, end in self._stretches.values())
@@ -336,7 +335,6 @@ class Idleness:
                     self._task.idle(ssp, shard)
 
     def due_ms(self) -> float | None:
-        """When the next partition will be idle, if no message of it arrives; None: none can be."""
         heard, times = self._heard_ms, self._task.times
         sending = ((ssp, shard, ms) for ssp, ms in self._task.timeouts.items() for shard in times[ssp].sending)
         # A shard that wasn't noticed yet is noticed in the next turn.

@@ -290,7 +290,6 @@ class CommittedSource:
         self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> tuple[list[Offset], list[bytes]]:
-        """Take consecutive frames, or none; return all frames that are committed now, in order."""
         released: tuple[list[Offset], list[bytes]] = [], []
         afters = [*offsets[1:], after] if offsets else []
         for offset, payload, follows in zip(offsets, payloads, afters, strict=True):

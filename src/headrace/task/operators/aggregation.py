@@ -112,7 +112,6 @@ def _tau(share: Floats) -> Floats:
             return np.where(trivial, 0.0, z / 3)
 
 
-# -- user aggregates ---------------------------------------------------------------------------------
 Calling = Callable[[str], AbstractContextManager[None]]  # around calls of the user's function: errors then name it
 
 
@@ -213,7 +212,6 @@ class _UserAggregate:
         return result
 
 
-# -- aggregation -------------------------------------------------------------------------------------
 TIME = "__t"  # the column that says when a message happened (ms), where that is known
 _GROUP = "__group"
 
@@ -270,7 +268,6 @@ _ENDS = {"first": (pl.Expr.first, pl.Expr.min), "last": (pl.Expr.last, pl.Expr.m
 
 
 def _at_an_end(kind: str, value: pl.Expr, names: Sequence[str], at: pl.Expr | None) -> _Parts:
-    """The first or the last value by the time ``at``; None: as they arrive."""
     found, time = map(pl.col, names)
     pick, extreme = _ENDS[kind]
     if at is None:
@@ -396,7 +393,6 @@ class Aggregation:
         return partials
 
     def overflown(self, results: pl.DataFrame) -> str | None:
-        """The first sum that isn't there in some of the final results, because its type can't hold it."""
         return next((name for name in self._sums if results.get_column(name).null_count()), None)
 
     def final(self, partials: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

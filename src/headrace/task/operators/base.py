@@ -358,7 +358,6 @@ class Operator:
         )
 
     def check_bounds(self, rows: pl.DataFrame, columns: Iterable[str], what: str) -> None:
-        """Raise if one of these columns, which ``what`` has computed, holds a value that can't be represented."""
         for name in columns:
             column = rows.get_column(name)
             wrong = beyond(column)
@@ -376,7 +375,6 @@ class Operator:
         )
 
     def at_work_on(self) -> str:
-        """A line for errors that says which messages are being processed; empty if none are."""
         place = self.provenance.here().place(None)
         return "" if place is None else f"\n  {place}"
 

@@ -369,7 +369,6 @@ class RowFunctionOperator(Operator):
     def _tabled(
         self, records: list[Any], origins: Sequence[int] | npt.NDArray[np.int64], failures: list[RowFailure]
     ) -> tuple[pl.DataFrame, Sequence[int], list[RowFailure]]:
-        """``origins`` has the number of the row of each record."""
         try:
             return self._spec.output.from_records(records, exact=True), cast("Sequence[int]", origins), failures
         except DataError:

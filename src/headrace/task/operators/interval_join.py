@@ -249,7 +249,6 @@ class JoinSide(Operator):
             self._matched.drop(bound)
 
     def buffered(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """The messages with these hashes and times, perhaps with others; each frame is sorted by hash."""
         return self._buffer.matching(wanted, low, high)
 
     def matched(self, rows: pl.DataFrame) -> None:

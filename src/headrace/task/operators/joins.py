@@ -49,7 +49,6 @@ FOUND = "__found"
 
 
 def look_up(table: RowTable, keys: pl.DataFrame) -> pl.DataFrame:
-    """``keys`` with the columns of their rows and ``FOUND``. Each distinct key is read once: messages share keys."""
     distinct = keys.unique()
     found = pl.concat([distinct, table.get_rows(distinct, found=FOUND)], how="horizontal")
     return keys.join(found, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)

@@ -190,7 +190,6 @@ class KeyedWindow(WindowOperator):
         return earliest is not None and earliest <= bound
 
     def _emit_due(self, column: str, bound: int, before: int, time: int) -> None:
-        """Emit the panes that are due by ``bound``; time has advanced from ``before`` to ``time``."""
         on_time = (pl.col(END) > before) & (pl.col(END) <= time)
         some = pl.col(NUMBER) > 0
         due = ((some | on_time) if self._accumulating else some).alias("__emitted"), on_time.alias("__on_time")
@@ -365,7 +364,6 @@ def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOpera
 
 
 def window_operator(node: Node, spec: Window, counters: TaskMetrics) -> WindowOperator:
-    """The operator for a window, also to ``combine`` messages for it: ``plan.passes`` says for which."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
         case specs.Tumbling() | specs.Hopping() as shape if not spec.marked and not by_function:

@@ -56,7 +56,6 @@ class TracedPassage(Passage):
         return None if number < 0 else number
 
     def found(self) -> Indexes | None:
-        """For each row emitted now the number of the row that it comes from; None: not known."""
         if self.cached is None and self.origins is not None:
             found = self.origins()
             self.cached = found.to_numpy() if isinstance(found, pl.Series) else np.asarray(found, np.int64)
@@ -139,7 +138,6 @@ class MeetingPoint:
         self._exits: list[tuple[Operator, list[_Chunk]]] = []
 
     def way(self, before: str, node: str, number: int, target: Operator) -> Operator:
-        """The gate to ``target`` if this way leads into the meeting or out of it; otherwise the target."""
         provenance = self._meetings.provenance
         for entry, way in enumerate(self._meeting.entries):
             if (way.before, way.node, way.number) == (before, node, number):
@@ -152,7 +150,6 @@ class MeetingPoint:
         return target
 
     def settle(self) -> None:
-        """Take what has entered, in the order of arrival; then let out what has left."""
         if self._entered:
             chunks = self._entered[:]
             self._entered.clear()
@@ -260,7 +257,6 @@ class Meetings:
         return target
 
     def process(self, rows: pl.DataFrame, inputs: Sequence[Operator]) -> None:
-        """Rows arrive: hand them to the operators that read them, and then to all meetings."""
         passage = self.provenance.begin(rows, np.arange(rows.height)[:, None])
         try:
             self._hand_on(passage, len(inputs), rows, inputs, 0)

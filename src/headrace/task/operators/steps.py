@@ -200,7 +200,6 @@ def _walked(number: Indexes, time: Indexes, begins: Mask, distance: int, span: i
 
 
 def _by_rounds(number: Indexes, time: Indexes, distance: int) -> Indexes:
-    """The chosen rows, by position: each round takes the first remaining row of every group, and drops rows near it."""
     rounds = [np.empty(0, np.int64)]
     left = np.arange(len(number))
     while len(left):

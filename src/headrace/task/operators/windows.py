@@ -35,7 +35,6 @@ from headrace.task.operators.aggregation import TIME, Aggregation
 from headrace.task.operators.base import RAISED, UNCOMPUTABLE, Operator
 from headrace.task.operators.functions import WrongResult, users_line
 
-# -- base --------------------------------------------------------------------------------------------
 START, END = "__start", "__end"  # the bounds of a window, or of a part of one, in ms; the end is exclusive
 ROW = "__row"  # the number of the message of a batch that has completed a result
 SLICE = "__slice"  # the start of a part that belongs to several windows, where people see it
@@ -159,7 +158,6 @@ class WindowOperator(Operator):
         return self.aggregation.conformed(self.node.id, rows, {name: types.get(name, pl.Int64()) for name in columns})
 
     def partials(self, rows: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
-        """Partial results as this version of the app writes them, from those of any. Else raises ``DataError``."""
         if rows.schema == wanted:
             return rows
         try:

@@ -213,7 +213,6 @@ class Publisher:
 
     @property
     def doubtful(self) -> bool:
-        """A target has something that no commit says it has."""
         return any(output.outbox.doubtful for output in self._outputs.values())
 
     @property

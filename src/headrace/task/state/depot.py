@@ -363,7 +363,6 @@ class RemoteSnapshots:
         return news
 
     def trimmable(self) -> Offset | None:
-        """To where the changelog may be trimmed, if it may be trimmed further than the last time."""
         offset = trimmable(self._complete)
         if offset is None or offset <= self._trimmed:
             return None
@@ -372,7 +371,6 @@ class RemoteSnapshots:
 
     @property
     def newest(self) -> Offset:
-        """The offset of the newest snapshot that is known to be complete, or 0."""
         return max(self._complete, default=0)
 
     def _fetching(self, fetch: Fetch, above: Offset) -> Work[None]:

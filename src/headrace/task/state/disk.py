@@ -31,14 +31,12 @@ class Disk:
     """The file system."""
 
     def lock(self, folder: Path) -> FolderLock:
-        """Take the folder for this life; raises ``StateLockedError`` when another one has it."""
         return FolderLock(folder)
 
     def open(self, folder: Path) -> Database:
         return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
-        """A folder for a life that can't have this one."""
         return stand_in_for(folder)
 
     def discard(self, folder: Path) -> None:
@@ -72,7 +70,6 @@ class Disk:
         return Database(folder, read_only=True)
 
     def snapshot_files(self, snapshot: Path) -> list[SnapshotFile]:
-        """The files of a snapshot. Raises ``StorageError`` if it was deleted."""
         try:
             return [_snapshot_file(path) for path in sorted(snapshot.iterdir())]
         except OSError as error:

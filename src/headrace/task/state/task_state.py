@@ -170,7 +170,6 @@ class TaskState:
         return database
 
     def _from_snapshot(self) -> LocalCheckpoint | None:
-        """Restore the newest usable snapshot; None, with an empty database, if there is none."""
         if self._folders is None or self._database is None:
             return None
         for snapshot in reversed(self._snapshots()):
