@@ -80,8 +80,7 @@ class Merging:
     """The pieces of one task that have been read and not yet handed out."""
 
     def __init__(self, order: BatchOrder, ranks: Mapping[SSP, int], enough: int = ROWS_AT_ONCE) -> None:
-        """Of rows of equal time, those with the lowest of ``ranks`` come first. ``enough``: how many are held at
-        least."""
+        """Of rows of equal time, those with the lowest of ``ranks`` come first. ``enough``: rows held at least."""
         self._order = order
         self._ranks = ranks
         self._held: dict[SSP, list[pl.DataFrame]] = {}
@@ -354,8 +353,7 @@ def _wait(consumer: Consumer, ssp: SSP) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Where tasks commit ``version`` and leave their state below ``folder``; ``given`` partitions aren't read at
-    all."""
+    """Where tasks commit ``version`` and leave their state below ``folder``; ``given`` partitions aren't read."""
 
     version: int
     folder: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import polars as pl
@@ -185,12 +186,9 @@ def lag(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end
     found = distance(connections, spec, ssp, start, end)
     if found.messages is not None or not keeps_rows(spec):
         return found
-    consumer = connections.consumer(spec)
-    try:
+    with closing(connections.consumer(spec)) as consumer:
         consumer.register(ssp, start)
         return Distance(consumer.lag(ssp), None)
-    finally:
-        consumer.close()
 
 
 def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
@@ -198,7 +196,7 @@ def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
     for found in polled_to(consumer, ssp, end, _POLL_BYTES):
         if isinstance(found, Records):
             within = [p for offset, p in zip(found.offsets, found.payloads, strict=True) if offset < end]
-            messages += sum(_rows_in(payload) for payload in within)
+            messages += sum(decode_rows(body_of(p)).height for p in within if decode_header(p).kind is Kind.USER)
             read += sum(map(len, within))
         elif isinstance(found, Rows):
             messages += height_before(found, end) + sum(record.offset < end for record in found.bad)
@@ -206,9 +204,3 @@ def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
         if read > COUNT_BYTES_MAX:
             return None
     return messages
-
-
-def _rows_in(payload: bytes) -> int:
-    if decode_header(payload).kind is not Kind.USER:
-        return 0
-    return decode_rows(body_of(payload)).height

@@ -35,8 +35,7 @@ from headrace.task.task import task_factory
 
 OBSERVE_MS = 250.0
 OBSERVE_SHARE = 0.01
-OBSERVE_MS_MAX = 2000.0
-"""How often the tasks' status is published, in this share of a processor unless it is due because of its age."""
+OBSERVE_MS_MAX = 2000.0  # unless the status is that old, publishing it takes at most that share of a processor
 DRAIN_PAUSE_MS = 2.0
 Observe = Callable[[Sequence[TaskHost]], None]
 Directions = tuple[int, int, Mapping[str, SlotOrders]]  # generation, number of the orders, and they by slot as text

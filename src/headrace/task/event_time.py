@@ -86,8 +86,7 @@ _YEARS = {"ms": (1000, 8999), "us": (1000, 8999), "ns": (1679, 2260)}
 _BOUNDS = {
     unit: (_year_ms(first) * PER_MS[unit], _year_ms(last + 1) * PER_MS[unit]) for unit, (first, last) in _YEARS.items()
 }
-_RECENT_MS = _year_ms(2001), _year_ms(2101)
-"""The range of most event times. If a number falls into it in another unit, that is probably its unit."""
+_RECENT_MS = _year_ms(2001), _year_ms(2101)  # if a number falls into it in another unit, that is probably its unit
 
 
 def not_times(column: pl.Series) -> pl.Series | None:
@@ -222,8 +221,7 @@ UNHEARD = Progress()  # nothing is known yet: it is waited for
 
 def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
     """``before`` is the former watermark. The watermark is the lowest of the parts that send, or the highest of all if
-    none does. An idle part that has heard something else of a source than another part counts as sending: it will
-    hear."""
+    none does. An idle part that has heard something else of a source than another counts as sending: it will hear."""
     parts = tuple(parts)
     heard, disputed = _agreed(parts)
     lowest, highest, idle, ended = FOREVER, before, True, True
@@ -360,8 +358,7 @@ class PartitionTime:
             self.progress = combined(self._shards.values(), self.progress.watermark)
 
     def has_shards(self, shards: Collection[str], holding: Collection[str] = ()) -> None:
-        """A new shard begins at the slot's watermark. Those that are ``holding`` wait for others, and never fall
-        idle."""
+        """A new shard begins at the slot's watermark. Those that are ``holding`` wait for others: never idle."""
         known, new = self._shards or self._saved_shards, Progress(self.progress.watermark)
         self._saved_shards = {}
         self._holding = frozenset(holding)
@@ -510,8 +507,7 @@ class InputTimes:
         return self.partitions[ssp]
 
     def wake(self, ssp: SSP, shard: str = "") -> None:
-        """If it was idle, that is news, even if it is idle again by the next turn: an operator may keep something
-        since."""
+        """That it wakes is news, even if it is idle again by the next turn: an operator may keep something since."""
         partition = self.partitions[ssp]
         if partition.progress.idle:
             self._told = None

@@ -13,12 +13,11 @@ from headrace.core.metrics import SECONDS, UserMetrics
 
 _log = logger(__name__)
 
-_LOGGED = {
+_LOGGED = {  # because nothing else reports these events
     "late": "messages came too late and had no effect",
     "rollbacks": "the task rolls back to its last commit, because a task upstream did, or stays away",
     "timers_dropped": "timers that were set while the app ended will not fire",
 }
-"""Counters that are also logged at info, because nothing else reports these events."""
 
 COUNTERS = frozenset(
     {
@@ -27,7 +26,6 @@ COUNTERS = frozenset(
         "late", "lost", "misplaced", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
-"""All counters that a task may have."""
 
 
 class Histogram:

@@ -372,12 +372,7 @@ class Ticks:
         return 0 if interval != self._shown else self._interval_ms - into
 
 
-Done = Callable[[], int]
-"""Says, from any thread, a number that changes with each message of a batch for which a function has been called."""
-
-
-def _nothing() -> int:
-    return 0
+Done = Callable[[], int]  # from any thread, a number that changes with each message that a function has been called for
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +384,7 @@ class Work:
     step: str
     place: str
     since_ms: float
-    done: Done = field(default=_nothing, compare=False)
+    done: Done = field(default=lambda: 0, compare=False)
 
 
 class AtWork:
@@ -407,7 +402,7 @@ class AtWork:
     @contextmanager
     def call(self, task: str, step: str, place: str, done: Done | None = None) -> Iterator[None]:
         self.entered(task)
-        self.now = work = Work(task, step, place, self._monotonic_ms(), done or _nothing)
+        self.now = work = Work(task, step, place, self._monotonic_ms(), done or (lambda: 0))
         self._keep(work)
         try:
             yield

@@ -12,8 +12,7 @@ StandbyState = Literal["waiting", "fetching", "reading", "current"]
 
 
 class StandbyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``behind`` is what it hasn't read of the changelog, in the system's own offsets; None if it hasn't begun.
-    ``trouble`` says why it isn't current, if that is more than a matter of time."""
+    """``behind`` is what it hasn't read, in the system's own offsets; None if it hasn't begun."""
 
     task: str
     state: StandbyState

@@ -476,7 +476,6 @@ class TaskTables:
             for spec in plan.tables
             if spec.remote is not None
         }
-        """Tables that are kept elsewhere."""
         specs = [spec for spec in plan.tables if spec.remote is None]
         self.local = {spec.id: _opened(spec, plan.by_record) for spec in specs}  # tables that are kept in this task
         self._now_ms = 0

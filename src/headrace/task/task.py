@@ -367,7 +367,6 @@ class Task:
         self.side_inputs = scope.side_inputs
         sources = scope.inputs
         self.timeouts = {ssp: spec.idle_timeout_ms for ssp, spec in sources.items() if spec.idle_timeout_ms is not None}
-        """How long (ms) a partition may send nothing before it is idle, for those that can be."""
         self.times = InputTimes(
             (spec.id, PartitionTime(ssp, scope.writers.get(ssp), spec.id if _falls_idle(spec) else None))
             for ssp, spec in sources.items()

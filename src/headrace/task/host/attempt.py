@@ -129,9 +129,8 @@ class Beginning:
 
 class CatchingUp:
     """Whether a task has read what its sources held when it started: its goals. ``version`` is a commit at which they
-    were reached: with exactly-once the first one, or the first since one that left out an upstream task. Otherwise it
-    is the last, if no frame of the app's own streams was waiting then. ``silent``: the goals are its former
-    positions."""
+    were reached: with exactly-once the first one (or since a task was left out), otherwise the last, if no frame of the
+    app's own streams was waiting then. ``silent``: the goals are its former positions."""
 
     def __init__(self, scope: TaskScope) -> None:
         self.sources = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.SOURCE]

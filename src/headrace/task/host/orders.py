@@ -152,8 +152,7 @@ class Slots:
         return SlotReport(self._generation, dict(shards), known, dict(self._inputs.behind_ms(ssp)), self._version)
 
     def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
-        """Several threads pass orders on: an earlier one could make it read a shard that was finished and dropped
-        since."""
+        """Several threads pass orders on: an earlier one could make it read a shard that was dropped since."""
         if generation == self._generation and number >= self._number and self._committed is not None:
             self._number = number
             self._inputs.direct({ssp: orders[str(ssp)] for ssp in self._names if str(ssp) in orders})

@@ -156,8 +156,7 @@ def committed(task: TaskName, version: int, metrics: TaskMetrics, took_ms: float
 
 
 class Detours:
-    """Leads a task back from the end of a past range, which it read again, to where it was before. Nothing is
-    written."""
+    """Leads a task back from the end of a past range that it read again. Nothing is written for that."""
 
     def __init__(self, task: TaskName, inputs: InputConsumers, doings: Doings) -> None:
         self._task = task

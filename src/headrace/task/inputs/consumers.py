@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from typing import assert_never
 
 import polars as pl
@@ -203,13 +204,10 @@ class InputConsumers:
         for ssp, start in positions.items():
             spec = self._specs[ssp]
             end = self._connections.admin(spec.system).extent(ssp).upcoming
-            consumer = self._connections.reader(spec.system)
-            try:
+            with closing(self._connections.reader(spec.system)) as consumer:
                 _register(consumer, ssp, Edge.OLDEST if start is None else start)
                 found = polled_to(consumer, ssp, end, POLL_BYTES_MAX)
                 yield from (polled for polled in found if isinstance(polled, Records))
-            finally:
-                consumer.close()
 
     def read_again(self, ssp: SSP, start: Offset, end: Offset) -> Iterator[Records]:
         """Yield what was polled of an intermediate partition and no commit covers, without moving its position."""

@@ -66,7 +66,6 @@ class Intake:
         self._place = ""
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
         self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
-        """The first messages show whether their integers are milliseconds."""
 
     def decode(
         self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]

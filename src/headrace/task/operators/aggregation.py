@@ -1,23 +1,20 @@
 """Aggregates as expressions: partial results, merging, sketches, and the user's own.
 
-**Hyperloglog.** Counts distinct values approximately. The durable hash of a value selects one of 4096 registers and
-gives a *rank*: the number of leading zeros of the other bits, plus one. A register keeps the highest rank. It is one
-UInt32, ``register * 64 + rank``; registers of zero aren't kept. For example, the codes 5*64+1, 5*64+3 and 9*64+2 become
-the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation algorithms for HyperLogLog sketches",
-2017), with a standard error of 1.6 %. Codes are in changelogs: how they are computed must not change.
+**Hyperloglog.** The durable hash of a value selects one of 4096 registers and gives a *rank*: the number of leading
+zeros of the other bits, plus one. A register keeps the highest rank, as one UInt32, ``register * 64 + rank``; registers
+of zero aren't kept. The codes 5*64+1, 5*64+3 and 9*64+2 become the sketch [9*64+2, 5*64+3]. The estimate is Ertl's
+("New cardinality estimation algorithms for HyperLogLog sketches", 2017), with a standard error of 1.6 %. Codes are in
+changelogs: how they are computed must not change.
 
-**User aggregates.** ``fold`` and ``reduce``. The result so far is a list of one value (empty: no result yet), and the
-messages that the function hasn't seen are a list in the order of arrival; ``settle`` calls the function on those. So
-partial results are merged without Python, and the function is called when everything that came before is known.
+**User aggregates.** The result so far is a list of one value (empty: no result yet), and the messages that the function
+hasn't seen are a list in the order of arrival; ``settle`` calls the function on those. So partial results are merged
+without Python, and the function is called when everything that came before is known.
 
-**Aggregation.** The partial results of a batch, how to merge them, and the final value, all vectorised. Merging is
-associative, so partial results can be made anywhere and in any grouping, if they are merged in the order of arrival. An
-aggregate keeps its partial result in one or two columns, its *parts*. They are named by its kind and name, so the state
-of a window outlives other aggregates that come, go, or move. For example, the mean of 3 and 5, and then of 10, has the
-parts (8.0, 2) and (10.0, 1), merged (18.0, 3), and the final value 6.0.
-
-Polars' sums silently wrap around. So partial sums are wider than any sum of messages, and only the final value says
-whether its type can hold it: that doesn't depend on which messages were summed together.
+**Aggregation.** Merging is associative, so partial results can be made anywhere and in any grouping, if they are merged
+in the order of arrival. An aggregate's *parts* are one or two columns, named by its kind and name, so the state of a
+window outlives other aggregates that come, go, or move. The mean of 3 and 5, and then of 10, has the parts (8.0, 2) and
+(10.0, 1), merged (18.0, 3), and the final value 6.0. Polars' sums silently wrap around: so partial sums are wider than
+any sum of messages, and only the final value says whether its type can hold it.
 """
 
 from __future__ import annotations
@@ -447,8 +444,7 @@ class Aggregation:
         return parts, [fold.made, *fold.waiting]
 
     def _value(self, column: str, expr: pl.Expr) -> pl.Expr:
-        """What to aggregate: a column as it is, an expression as a column computed for each row first. Within a group a
-        literal would be one value, however many rows the group has."""
+        """An expression becomes a column first: within a group a literal would be one value, not one a row."""
         if expr.meta.is_column():
             return expr
         self._prepared.append(expr.alias(column))

@@ -16,7 +16,7 @@ from asyncio import CancelledError
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
@@ -43,8 +43,7 @@ Origins = Callable[[], Numbers]  # for each row that an operator emits the numbe
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The offset ``first``, or some offset up to ``last``. ``index`` counts those rows of the frame that fit the
-    schema."""
+    """The offset ``first``, or some offset up to ``last``. ``index`` counts the frame's rows that fit the schema."""
 
     ssp: SSP
     first: Offset
@@ -59,27 +58,23 @@ class Origin:
         return f"on a message of {self.ssp}, offset {self.first}{row}"
 
 
+@dataclass(slots=True, eq=False)
 class Arrival:
     """Rows from ``first`` up to, but not including, ``after``. ``offsets`` and ``heights`` are of frames; ``each`` has
     the offsets of single messages, if there are gaps between them."""
 
-    __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
+    ssp: SSP
+    first: Offset
+    after: Offset
+    rows: int
+    offsets: Sequence[Offset] = ()
+    heights: Sequence[int] = ()
+    shard: str = ""
+    each: npt.NDArray[np.int64] | None = None
+    _ends: Sequence[int] = field(init=False)
 
-    def __init__(
-        self,
-        ssp: SSP,
-        first: Offset,
-        after: Offset,
-        rows: int,
-        offsets: Sequence[Offset] = (),
-        heights: Sequence[int] = (),
-        shard: str = "",
-        each: npt.NDArray[np.int64] | None = None,
-    ) -> None:
-        self._each = each
-        self.ssp, self.first, self.after, self.rows, self.shard = ssp, first, after, rows, shard
-        self._offsets = offsets
-        self._ends = list(accumulate(heights))
+    def __post_init__(self) -> None:
+        self._ends = list(accumulate(self.heights))
 
     @override
     def __str__(self) -> str:
@@ -89,10 +84,10 @@ class Arrival:
     def place(self, row: int | None) -> Origin:
         if row is not None and self._ends:
             frame = bisect_right(self._ends, row)
-            offset = self._offsets[frame]
+            offset = self.offsets[frame]
             return Origin(self.ssp, offset, offset, row - (self._ends[frame - 1] if frame else 0))
-        if row is not None and self._each is not None:
-            return Origin(self.ssp, int(self._each[row]), int(self._each[row]))
+        if row is not None and self.each is not None:
+            return Origin(self.ssp, int(self.each[row]), int(self.each[row]))
         if row is not None and self.after - self.first == self.rows:
             return Origin(self.ssp, self.first + row, self.first + row)
         return Origin(self.ssp, self.first, self.after - 1)
@@ -171,8 +166,7 @@ ROWS_A_BATCH = 5
 
 
 class Tap:
-    """Samples batches for a user who peeks, until ``until_ms``. Another thread reads what was ``taken``, and drops the
-    tap."""
+    """Samples batches for a user who peeks, until ``until_ms``. Another thread reads what was ``taken``."""
 
     def __init__(self, rows: int, until_ms: float, now_ms: Callable[[], float]) -> None:
         self._rows = rows
@@ -218,6 +212,8 @@ class Operator:
     too, receive lower watermarks by that much, so none of its results is late."""
 
     delay_ms = 0
+    wants_commit = False
+    wants_shutdown = False
     tap: Tap | None = None  # set by any thread while a user peeks at its incoming rows
 
     def __init__(self, node: Node) -> None:
@@ -267,8 +263,7 @@ class Operator:
 
     @property
     def owes(self) -> bool:
-        """Whether it keeps messages whose results may be older than those still to come: then it isn't idle. Asked
-        often."""
+        """Whether it keeps messages whose results may be older than those still to come. Asked often."""
         return False
 
     @property
@@ -290,14 +285,6 @@ class Operator:
 
     def close(self) -> None:
         """Drop what is held, release what was opened: the task restarts or ends."""
-
-    @property
-    def wants_commit(self) -> bool:
-        return False
-
-    @property
-    def wants_shutdown(self) -> bool:
-        return False
 
     def committed(self) -> None:
         """What it has done so far is committed. Operators that request something override this."""

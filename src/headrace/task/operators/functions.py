@@ -77,10 +77,9 @@ def _slip_in(result: object) -> str | None:
 
 def _rows_in(function: object, result: Any) -> Iterable[Any]:
     if type(result) not in _ROWS and (isinstance(result, _NO_ROWS) or not isinstance(result, Iterable)):
-        hint = "return a list of rows, [] for none"
-        raise WrongResult(function, result, "rows", f"{hint}; .to_dicts() makes one of a DataFrame")
-    rows: Iterable[Any] = result
-    return rows
+        hint = "return a list of rows, [] for none; .to_dicts() makes one of a DataFrame"
+        raise WrongResult(function, result, "rows", hint)
+    return cast("Iterable[Any]", result)
 
 
 def _sifted(schema: Schema, records: list[Any]) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
@@ -320,8 +319,7 @@ class RowFunctionOperator(Operator):
             self.emit(concat_rows(tables))
 
     def _called(self, records: Sequence[Any], flat: list[Any], first: int) -> tuple[list[Any], list[RowFailure]]:
-        """For ``flat_map`` the result of a row is the length of ``flat`` after it: rows with 2, 0 and 3 results give 2,
-        2, 5."""
+        """For ``flat_map`` a row's result is the length of ``flat`` after it: 2, 0 and 3 results give 2, 2, 5."""
         results: list[Any] = []
         failures: list[RowFailure] = []
         # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.

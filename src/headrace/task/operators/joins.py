@@ -1,21 +1,18 @@
 """Joins with tables and with latest messages.
 
-**Table.** Steps see a table as it is when a batch reaches them. So the order in which the task processes messages
-decides what a join finds; there is no other order between a flow that fills a table and one that joins it.
+**Table.** Steps see a table as it is when a batch reaches them; there is no other order between a flow that fills a
+table and one that joins it.
 
 **As of.** In a table of versions each message finds the row as it was at the message's time. If flows of this stage
-fill it, messages wait in the task's state until the watermark has passed their times. By then every version that counts
-for them has arrived, and they leave, earliest first. If side inputs fill it, nothing says that all versions have
-arrived, so messages are looked up at once. A message that is older than the versions that are kept is counted as late
-and dropped; one that is older than the watermark, but not by so much, is looked up at once.
+fill it, messages wait in the task's state until the watermark has passed their times. If side inputs fill it, nothing
+says that all versions have arrived, so messages are looked up at once. A message that is older than the versions that
+are kept is counted as late and dropped; one that is older than the watermark, but not by so much, is looked up at once.
 
-**Latest.** Each message is joined with the latest one of its key from the other side, by the wall clock: event time
-plays no part. A batch looks up its keys in the other side's table, and is then put into its own side's. Null keys have
-no partners and aren't kept.
+**Latest.** By the wall clock: event time plays no part. A batch looks up its keys in the other side's table, and is
+then put into its own side's. Null keys have no partners and aren't kept.
 
-**Remote.** Each batch waits for the rows of its keys, and batches leave in the order in which they arrived. Each
-distinct key of a batch is read once, unless it is in the cache, in requests of the table's batch size. A null key finds
-nothing.
+**Remote.** Each batch waits for the rows of its keys, and batches leave in the order in which they arrived. A null key
+finds nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +58,6 @@ def result_names(right: Iterable[str], left: Schema, suffix: str) -> dict[str, s
 class _LookupColumns:
     def __init__(self, spec: TableJoin, left: Schema, key: Iterable[str], values: Iterable[str]) -> None:
         self.keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, key, strict=True)]
-        """The messages' key columns, named like the table's."""
         self._values = [pl.col(old).alias(new) for old, new in result_names(values, left, spec.suffix).items()]
         self._inner = spec.how == "inner"
 

@@ -1,19 +1,17 @@
 """Windows whose state is looked up by key: with panes, users' functions, sessions and full count windows.
 
-**Keyed.** The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged
-with the batch's partial results, and put back; panes that a trigger makes due are emitted in between. When time
-advances, the rows that are due are taken out and emitted; then they are dropped, or put back for their next pane.
+The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged with the
+batch's partial results, and put back; panes that a trigger makes due are emitted in between.
 
 A trigger that counts must see each message: a batch that fills a window several times gives as many panes. For that the
 messages are numbered, not visited one by one: with a pane every 3 messages and 2 messages since the last one, a batch
 of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are full.
 
-**Session.** A message begins a session that lasts until the gap has passed; overlapping sessions of a key are one. A
-batch is first aggregated into *spans*: partial results of messages that are certainly in one session, which can be made
-before a shuffle as well. The spans, and the sessions of their keys in the state, are sorted by time. A new session
-begins where the gap has passed since all earlier ones: one pass over columns. For example, with a gap of 10, the
-session [0, 15) and spans [12, 22) and [30, 40) become [0, 22) and [30, 40). If each message must be seen (panes that
-count, a side output of late messages), the messages take the place of spans.
+**Session.** A batch is first aggregated into *spans*: partial results of messages that are certainly in one session,
+which can be made before a shuffle as well. Spans and the sessions in the state are sorted by time. A new session begins
+where the gap has passed since all earlier ones: with a gap of 10, the session [0, 15) and spans [12, 22) and [30, 40)
+become [0, 22) and [30, 40). If each message must be seen (panes that count, a side output of late messages), messages
+take the place of spans.
 
 A message is too late if all its windows are over, including the allowed lateness. If only some are, it counts in the
 others. One that joins a session which still exists is never too late.

@@ -59,9 +59,7 @@ class _Sent:
         self.output = output
         self._schema = schema
         self._columns: list[list[Any]] = [[] for _ in schema.columns]
-        self._places: dict[int, tuple[CodeType, int]] = {}
-        """For each row that might not fit, the code that has sent it and the instruction there: it is faster than
-        lines."""
+        self._places: dict[int, tuple[CodeType, int]] = {}  # where rows that might not fit were sent, faster than lines
         self._frames: list[pl.DataFrame] = []  # what was sent before the rows in ``_columns``
         self._trial: tuple[int, int] | None = None  # numbers of frames and of rows when the trial began
         self.append = _appending(schema.columns, self._columns)  # whether a dict surely fits: if not, call ``doubt``
@@ -164,9 +162,9 @@ _AXES = ("event", "processing")
 class _TaskPort(TaskContext):
     """The ``Out`` of all calls of one task; ``init`` gets it as its ``TaskContext``."""
 
-    def __init__(self, spec: TaskStep, task: Task, timers: Timers, time: TaskOperator, counters: TaskMetrics) -> None:
+    def __init__(self, spec: TaskStep, task: Task, timers: Timers, owner: TaskOperator, counters: TaskMetrics) -> None:
         self._timers = timers
-        self._time = time
+        self._owner = owner
         self._timed = spec.timed
         self._has_on_timer = overrides(task, Task.on_timer)
         self._counters = counters
@@ -177,8 +175,6 @@ class _TaskPort(TaskContext):
         self.sent: Mapping[str, _Sent] = {name: _Sent(name, schema) for name, schema in spec.outputs}
         self.input = ""
         self.overdue = False  # a timer was set that event time has passed already
-        self.wants_commit = False
-        self.wants_shutdown = False
         self._open = False
         self._appending: Mapping[str, Callable[[dict[str, Any]], bool]] = {}  # while a call may send
 
@@ -200,13 +196,13 @@ class _TaskPort(TaskContext):
     @property
     @override
     def watermark(self) -> int | None:
-        time = self._time.event_time
+        time = self._owner.event_time
         return None if time == NEVER else time
 
     @property
     @override
     def now_ms(self) -> int:
-        return self._time.now_ms or 0
+        return self._owner.now_ms or 0
 
     @override
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
@@ -222,7 +218,7 @@ class _TaskPort(TaskContext):
                 hint="do the work now, or set the timer for a later time",
             )
         self._timers[axis].set(identity, time)
-        if axis == "event" and time <= self._time.event_time:
+        if axis == "event" and time <= self._owner.event_time:
             self.overdue = True
 
     @override
@@ -289,13 +285,13 @@ class _TaskPort(TaskContext):
 
     def commit(self) -> None:
         self._check_open("commit")
-        if not self.wants_commit:
-            self.wants_commit = True
+        if not self._owner.wants_commit:
+            self._owner.wants_commit = True
             self._counters.count("commits_asked_for")
 
     def shutdown(self) -> None:
         self._check_open("shutdown")
-        self.wants_shutdown = True
+        self._owner.wants_shutdown = True
 
     def _check_open(self, what: str) -> None:
         if not self._open:
@@ -454,8 +450,7 @@ class TaskOperator(Operator):
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
     def _each(self, records: Iterable[Any]) -> Iterator[BaseException]:
-        """Process messages up to the first that sets a timer which is due at once, as it fires before the next
-        message."""
+        """Stops after a message that sets a timer which is due at once, as it fires before the next message."""
         process, port = self._task.process, self._port
         port.overdue = False
         stops = self._policy.stops
@@ -473,7 +468,7 @@ class TaskOperator(Operator):
         if self._policy.stops:
             _call(call, given, self._port)
             return None
-        asked = self._port.wants_commit, self._port.wants_shutdown
+        asked = self.wants_commit, self.wants_shutdown
         for part in self._trial:
             part.begin_trial()
         failed: BaseException | None = None
@@ -483,7 +478,7 @@ class TaskOperator(Operator):
             if isinstance(error, HeadraceError) and not _is_users(error):
                 raise
             failed = error
-            self._port.wants_commit, self._port.wants_shutdown = asked
+            self.wants_commit, self.wants_shutdown = asked
         for part in self._trial:
             part.end_trial(keep=failed is None)
         return failed
@@ -524,19 +519,9 @@ class TaskOperator(Operator):
             _call(self._task.on_end_of_stream, self._port)
         self._hand_out()
 
-    @property
-    @override
-    def wants_commit(self) -> bool:
-        return self._port.wants_commit
-
-    @property
-    @override
-    def wants_shutdown(self) -> bool:
-        return self._port.wants_shutdown
-
     @override
     def committed(self) -> None:
-        self._port.wants_commit = False
+        self.wants_commit = False
 
     def _fire(self, axis: TimerAxis, through: int) -> None:
         while self._fire_some(axis, through) == ROWS_AT_ONCE:

@@ -1,13 +1,13 @@
 """Meetings at run time: messages of one batch that went several ways come back into the order of arrival.
 
-``plan.order`` finds the meetings of a stage. Each entry is a ``Gate``, which keeps what it gets until everything before
-the meeting has processed the batch; then ``settle`` hands it over. What a meeting emits meanwhile may be out of order,
-so it waits at an exit until the meeting has taken everything.
+Each entry of a meeting (``plan.order``) is a ``Gate``, which keeps what it gets until everything before the meeting has
+processed the batch. What a meeting emits meanwhile may be out of order, so it waits at an exit until the meeting has
+taken everything.
 
-A message's *place* in the order of arrival is a row of numbers: its own in the batch, and then for each step on its way
-that has several branches, its number among the results of the step and the branch taken. Two messages compare as if
-each had gone all its ways before the next one began. Places aren't carried along: a gate asks the passages on the stack
-(``provenance``) from which rows its own have come. A chain without meetings has none of this.
+A message's *place* is a row of numbers: its own in the batch, and then for each step on its way that has several
+branches, its number among the results of the step and the branch taken. Two messages compare as if each had gone all
+its ways before the next one began. Places aren't carried along: a gate asks the passages on the stack (``provenance``)
+from which rows its own have come. A chain without meetings has none of this.
 
 Everything runs on the run loop's thread, within one call of ``Chain.process`` or one emission by time.
 """

@@ -71,7 +71,6 @@ class ProjectOperator(Operator):
         self._keep = spec.keep
         plain = not spec.keep and all(expression.meta.is_column() for expression in spec.exprs)
         self._taken = [expression.meta.output_name() for expression in spec.exprs] if plain else None
-        """The names of the columns that it takes as they are; None if it computes any."""
         self._bounded: list[str] | None = None  # what it computes and can hold too much, by ``is_bounded``
 
     @override

@@ -176,8 +176,8 @@ class WindowOperator(Operator):
             self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
-        """Results leave in the order of windows' ends and keys; with a column ``ROW``, of the messages that they are
-        of. ``more`` names columns that are emitted as they are."""
+        """Results leave in the order of windows' ends and keys, or of the messages in ``ROW``; with columns
+        ``more``."""
         if not merged.height:
             return
         of_messages = [ROW] if ROW in merged.columns else []
@@ -254,7 +254,6 @@ class Panes:
         waits = [d for a in (*self._early, *self._late) for d in a.deadlines]
         self.clocked = any(deadline.processing for deadline in waits)  # though the window is over event time
         self.soonest = min((d.ms for d in waits if not d.processing and d.since != "tick"), default=None)
-        """How long after a message's time its pane can be due by event time."""
         self.early_limits, self.late_limits = _limits(self._early), _limits(self._late)
         self.counted = self.early_limits != (None, None) or self.late_limits != (None, None)  # messages
         self.of: list[pl.Expr] = [pl.len().cast(pl.Int64).alias(NUMBER)]
@@ -294,8 +293,7 @@ class Panes:
         return pl.col(END) <= time - self._lateness if time < FOREVER else pl.lit(value=True)
 
     def number(self, time: int) -> list[pl.Expr]:
-        """``PANE`` counts from the next pane on, ``FULL``: how many will be full. ``PLACE`` and ``TOTAL`` are of the
-        batch."""
+        """``PANE`` counts from the next pane on, ``FULL``: how many will be full. ``TOTAL`` is of the batch."""
         is_open = pl.col(END) > time
         first, rest = (
             pl.when(is_open).then(pl.lit(early, pl.Int64)).otherwise(pl.lit(late, pl.Int64))

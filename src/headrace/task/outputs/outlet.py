@@ -103,7 +103,6 @@ class Announcer:
         self._task = str(scope.name)
         self._task_count = scope.task_count
         self._announced: dict[str, Progress | None] = {stream.spec.id: UNHEARD for stream in scope.downstream}
-        """The last announcement to the streams that haven't ended; None if this generation doesn't know it."""
         self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
         self._every = Every(watermark_interval_ms(scope.frames_beside), now_ms)

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 
@@ -242,34 +242,26 @@ class Publisher:
             yield id_, PublishingState(outbox.entries(), outbox.pending_bytes, output.failures, output.error)
 
 
+@dataclass(eq=False)
 class _Output:
-    calling = False
+    spec: StreamSpec
+    _writer: str
+    _connections: Connections
+    _warnings: RecentWarnings
+    _jitter: random.Random
+    _on_written: Written | None
+    _accepts_losses: bool
+    calling: ClassVar = False
+    next_ms: float = float("-inf")
+    failures: int = 0
+    error: str | None = None
+    _failing_since_ms: float = 0.0
+    _asked: str | None = None
+    _resumed_at: int = -1
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        writer: str,
-        connections: Connections,
-        warnings: RecentWarnings,
-        jitter: random.Random,
-        on_written: Written | None,
-        accepts_losses: bool,
-    ) -> None:
-        self.spec = spec
-        self._accepts_losses = accepts_losses
-        self.keeps_no_position = bool(spec.system.may_repeat)
-        self.outbox = Outbox(spec.id, self._accept)
-        self.next_ms = float("-inf")
-        self.failures = 0
-        self.error: str | None = None
-        self._writer = writer
-        self._on_written = on_written
-        self._connections = connections
-        self._warnings = warnings
-        self._jitter = jitter
-        self._failing_since_ms = 0.0
-        self._asked: str | None = None
-        self._resumed_at = -1
+    def __post_init__(self) -> None:
+        self.keeps_no_position = bool(self.spec.system.may_repeat)
+        self.outbox = Outbox(self.spec.id, self._accept)
 
     def close(self) -> None:
         """Nothing is under way between two calls."""

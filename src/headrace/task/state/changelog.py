@@ -101,9 +101,8 @@ class Replay:
         self.records = 0
 
     def steps(self, machine: ProtocolMachine, start: Offset | None, end: Offset) -> Steps[bool]:
-        """False: another base is needed. One that isn't of this changelog may be anywhere: after its end, or where no
-        record begins. Raises ``FencedError`` when a newer generation has trimmed it past ``end``, the own fence, or
-        committed."""
+        """False: another base is needed. One of another changelog may end after this one, or where no record begins.
+        Raises ``FencedError`` when a newer generation has trimmed it past ``end``, the own fence, or committed."""
         begin = start or 0
         if begin >= end:
             found = self._changelog.header_at(begin)

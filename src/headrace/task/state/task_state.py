@@ -10,7 +10,7 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot_if
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 from headrace.core.errors import (
@@ -289,13 +289,8 @@ class TaskState:
         self._database.snapshot(database)
         self._disk.write(about, data)
 
-    @contextmanager
-    def donated(self, folder: Path) -> Iterator[Database]:
-        database = self._disk.open_copy(folder)
-        try:
-            yield database
-        finally:
-            database.close()
+    def donated(self, folder: Path) -> AbstractContextManager[Database]:
+        return closing(self._disk.open_copy(folder))
 
     def adopt(self, change: Change) -> None:
         """The caller appends it to the changelog before the commit. What doesn't fit in memory goes to the database
@@ -314,10 +309,7 @@ class TaskState:
             case ReplayStep.APPLY:
                 self.apply(local)
             case ReplayStep.FORGET:
-                self.forget()
-
-    def forget(self) -> None:
-        self._held.clear()
+                self._held.clear()
 
     def apply(self, local: LocalCheckpoint | None) -> None:
         for change in self._held:
@@ -364,19 +356,14 @@ class TaskState:
     def begun(self) -> None:
         self._readable = True
 
-    @contextmanager
-    def committed(self) -> Iterator[Pin]:
+    def committed(self) -> AbstractContextManager[Pin]:
         """The local database as it is now: it holds commits alone, and this is one of them. From any thread."""
         if self._folders is None:
             raise _in_memory()
         database = self._database if self._readable else None
         if database is None:
             raise UnavailableError("its state is being restored", hint="ask again; headrace status shows how far it is")
-        pin = database.pin()
-        try:
-            yield pin
-        finally:
-            pin.close()
+        return closing(database.pin())
 
     def entries(self) -> int:
         return sum(store.entries() for store in self._stores.values())
