@@ -307,7 +307,6 @@ class Reading:
             yield note_of_counts(metrics.counters, name)
 
     def said(self, ssp: SSP, watermark: int) -> Said:
-        """What there is to say of a partition that was read. An empty one may be idle, as in a live run."""
         said = self._read[ssp]
         idle = watermark == NEVER and self._specs[ssp].idle_timeout_ms is not None and not said.progress.ended
         return msgspec.structs.replace(said, progress=Progress(watermark, idle, said.progress.ended))
@@ -402,8 +401,7 @@ class FedTask:
         self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
         self._since_spill = 0
         folders = StateFolders(folder / "state", folder / "snapshots")
-        changelog = SSP(self.scope.changelog[0].stream, task.name.number)
-        self.state = TaskState(changelog, folders, self.metrics.warnings)
+        self.state = TaskState(SSP(self.scope.changelog[0].stream, task.name.number), folders, self.metrics.warnings)
         self._spills = 0
 
     def __enter__(self) -> Self:
@@ -432,7 +430,6 @@ class FedTask:
             yield from self.port.take()
 
     def hear(self, ssp: SSP, said: Said) -> None:
-        """Learn how far an input partition comes, from its reader or from one of its writers, before its rows."""
         self._said.setdefault(ssp, []).append(said)
 
     def finish(self) -> Iterator[Piece]:

@@ -205,8 +205,7 @@ class Lane(Generic[Argument]):
         while True:
             attempts += 1
             try:
-                result = await self._attempt(argument, loop)
-                done = Done(place, result=result, attempts=attempts)
+                done = Done(place, result=await self._attempt(argument, loop), attempts=attempts)
                 if self._warned:  # as rarely as the warnings themselves
                     _log.info("calls succeed again", function=self._named, failures=self.failing)
                 self.trouble, self.failing, self._warned = None, 0, False

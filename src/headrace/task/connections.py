@@ -72,7 +72,6 @@ class Connections:
         return self._system(spec).consumer()
 
     def reader(self, spec: SystemSpec) -> Consumer:
-        """A new consumer of a record system, which the caller closes and never waits for."""
         return self._system(spec).reader()
 
     def woken_consumer(
@@ -182,7 +181,6 @@ def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset
 
 
 def lag(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """How much lies between a position and the end, which a system of rows may estimate."""
     found = distance(connections, spec, ssp, start, end)
     if found.messages is not None or not keeps_rows(spec):
         return found

@@ -64,7 +64,6 @@ class Wakeup:
             os.read(self.reader, 4096)
 
     def wait(self, ms: float) -> bool:
-        """Wait until it rings, but no longer than this; False if it didn't ring."""
         rung = readable(self.reader, ms)
         self.clear()
         return rung

@@ -90,7 +90,6 @@ _RECENT_MS = _year_ms(2001), _year_ms(2101)  # if a number falls into it in anot
 
 
 def not_times(column: pl.Series) -> pl.Series | None:
-    """Which values of an event-time column are null or outside the range; None if all of them are times."""
     numbers, (earliest, end) = _numbers(column), _BOUNDS[_unit(column.dtype)]
     lowest, highest = numbers.min(), numbers.max()
     if not isinstance(lowest, int) or not isinstance(highest, int):
@@ -145,7 +144,6 @@ class StepTime:
         return rows.hstack([self.of(rows).alias(name)])
 
     def check(self, rows: pl.DataFrame) -> None:
-        """Raise ``DataError`` if an event time is null or outside the range."""
         column = rows.get_column(self._column)
         # A window's end follows from times that have been checked, and may be a little after the range.
         wrong = column.is_null() if self._of_windows else not_times(column)
@@ -297,7 +295,6 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def decode_times(data: bytes | msgspec.Raw) -> TimesCheckpoint:
-    """The bookkeeping of a commit record; raises ``ProtocolError`` if this version of Headrace can't read it."""
     try:
         found = msgspec.json.decode(data, type=_Format).format
         if found == TIMES_FORMAT:
@@ -423,7 +420,6 @@ class PartitionTime:
         self._reconcile()
 
     def missing(self) -> str:
-        """Which tasks have not reported: the usual reason why a watermark doesn't rise."""
         parts = [f"any task of stage {stage}" for stage, said in sorted(self._tasks.items()) if not said]
         for stage, said in sorted(self._tasks.items()):
             count = self._counts[stage]

@@ -128,7 +128,6 @@ class CommitTimes:
         self._latest.append(self._open)
 
     def latest(self, now_ms: float) -> list[CommitTime]:
-        """The commits of which there is something new, and those seen lately, the oldest first."""
         found = []
         for commit in self._latest:
             if commit.seen_ms is None:

@@ -30,8 +30,7 @@ def task_folder(task: TaskName) -> str:
 
 def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, SystemSpec]:
     system = settings.internal_system()
-    stream = StreamId(system.name, changelog_name(app, task.stage, settings.timeline))
-    return SSP(stream, task.number), system
+    return SSP(StreamId(system.name, changelog_name(app, task.stage, settings.timeline)), task.number), system
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class RollCall:
         return sorted(present, key=self._number.__getitem__)
 
     def arrivals(self, visited: Collection[TaskHost]) -> list[TaskHost]:
-        """The tasks for which something has arrived that this turn hasn't visited; the next turn visits the others."""
         found = set(self._named(self._connections.stirred()))
         first = found.difference(visited)
         self._at_once |= found - first

@@ -281,7 +281,6 @@ def _partitions(plan: Plan, mine: Iterable[SSP], streams: Iterable[str]) -> dict
 
 
 def placings(inputs: Iterable[StreamPlan]) -> dict[str, Placing]:
-    """The inputs from outside whose rows must be in the partition that their key chooses, by id."""
     return {
         stream.spec.id: Placing(stream.key, stream.partitions, stream.spec.system.key_hash)
         for stream in inputs
@@ -421,7 +420,6 @@ class Movement:
         self._moved_ms = 0.0
 
     def moved_ms(self, work: Work, now_ms: float) -> float:
-        """When (monotonic) this call began, or was first seen to have gone on to where it is."""
         done = work.done()
         if work is not self._work:
             self._work, self._done, self._moved_ms = work, done, work.since_ms

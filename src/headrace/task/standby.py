@@ -91,7 +91,6 @@ class Standby:
 
     @property
     def locked_out(self) -> bool:
-        """Whether another holder has the folder: a task that has just ended here, or that runs here but shouldn't."""
         return self._state.locked_out
 
     def advance(self) -> bool:

@@ -74,8 +74,7 @@ class _OnDisk:
         self.rows = RowReader(self._reads, columns, table.key)
 
     def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:  # of existing keys; these ascend
-        values = self._reads.get_many(keys)
-        there = ((key, value) for key, value in zip(keys, values, strict=True) if value is not None)
+        there = ((key, value) for key, value in zip(keys, self._reads.get_many(keys), strict=True) if value is not None)
         return self._bounded(there, len(keys), bytes_max)
 
     def scan(self, low: bytes, high: bytes, rows_max: int, bytes_max: int) -> RowPage:
@@ -243,7 +242,6 @@ class Sweeper:
             store.advance(now_ms)
 
     def due_ms(self) -> int | None:
-        """When (wall clock) to sweep again; None: nothing ever expires."""
         return self._at if self._stores else None
 
     def on_time(self, now_ms: int) -> None:
@@ -394,8 +392,7 @@ class RemoteTable:
         return fitting.join(keys, on=self.key, how="semi").unique(subset=self.key, keep="last", maintain_order=True)
 
     def _by_key(self, rows: pl.DataFrame) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        ordered = rows.select(list(self.schema.columns))
-        return dict(zip(rows.select(self.key).rows(), ordered.rows(), strict=True))
+        return dict(zip(rows.select(self.key).rows(), rows.select(list(self.schema.columns)).rows(), strict=True))
 
     def _table(self, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
         return pl.DataFrame(rows, schema=self.schema.columns, orient="row") if rows else self.schema.empty()
@@ -522,7 +519,6 @@ class TaskTables:
             self.remote[id_].written(rows, gone, self._now_ms)
 
     def begin(self) -> None:
-        """The state has been restored: raise if a table was written with another key or types than declared now."""
         for table in self.local.values():
             table.check()
 
@@ -538,7 +534,6 @@ class TaskTables:
         return {id_: table.entries() for id_, table in self.local.items()}
 
     def keys_of(self, stream: str) -> Sequence[str]:
-        """The key columns of the tables that a side input fills: none may be null. Empty for other streams."""
         return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self.local[id_].key))
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:

@@ -250,7 +250,6 @@ class Chain:
         )
 
     def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress], scope: TaskScope) -> None:
-        """Give the operators the watermarks that their restored state belongs to; those that had ended stay so."""
         streams, operators = self._kept(scope)
         ended = set(times.ended_operators)
         watermarks = {id(step): times.streams[name] for name, step in streams.items() if name in times.streams}

@@ -67,7 +67,6 @@ class Patience:
         return None if self._ends else self._until_ms
 
     def look(self, positions: Mapping[SSP, Offset], now_ms: float, metrics: TaskMetrics, *, resting: bool) -> None:
-        """Have late upstream tasks set aside when the wait is over. While all tasks rest, none is late."""
         machine = self._machine
         if resting or not machine.lagging:
             self._until_ms = None
@@ -142,7 +141,6 @@ class CatchingUp:
         self._goals: dict[SSP, Offset] | None = None
 
     def granted(self, *, silent: bool) -> None:
-        """Note how the task continues. When silence ends, the goals are set again."""
         if self.silent and not silent:
             self._goals, self.version = None, None
         self.silent = silent
@@ -274,8 +272,7 @@ class Attempt:
     def move(self, ssp: SSP, place: Place) -> Offset:
         saved = self._saved.pop(ssp, None)
         if place.until is not None:
-            ahead = Detour.of(place.until, saved, place.first)
-            self._saved[ssp] = SourceEntry.at(ssp, place.offset, detour=ahead)
+            self._saved[ssp] = SourceEntry.at(ssp, place.offset, detour=Detour.of(place.until, saved, place.first))
         return place.offset
 
     def detours(self) -> dict[SSP, Offset]:
@@ -371,5 +368,4 @@ class Attempt:
 
     @property
     def idle(self) -> bool:
-        outputs = self.task.outputs.values()
-        return self.task.progress.idle and all(told.idle or told.ended for told in outputs)
+        return self.task.progress.idle and all(told.idle or told.ended for told in self.task.outputs.values())

@@ -326,7 +326,6 @@ class Keeper:
 
 
 def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """The columns that divide a store among tasks. A step may have several stores, named after it."""
     while store and store not in shares:
         store = store.rpartition(".")[0]
     return shares.get(store, ())

@@ -56,8 +56,7 @@ class TaskStartpoints:
             except HeadraceError as error:
                 if error.retry:
                     raise
-                failed = Outcome(order=order, state="failed", generation=generation, reason=error.message)
-                self._report([failed])
+                self._report([Outcome(order=order, state="failed", generation=generation, reason=error.message)])
                 raise DeploymentError(
                     f"task {self._scope.name} can't apply startpoint {order.startpoint.id} to partition "
                     f"{order.partition} of {order.stream}: {error.message}",
@@ -77,8 +76,7 @@ class TaskStartpoints:
         return found
 
     def release(self, orders: Iterable[Order], generation: int, version: int) -> None:
-        released = [Outcome(order=o, state="released", generation=generation, version=version) for o in orders]
-        self._report(released)
+        self._report([Outcome(order=o, state="released", generation=generation, version=version) for o in orders])
 
     def _input(self, order: Order) -> SSP:
         for ssp, spec in self._scope.specs.items():

@@ -302,7 +302,6 @@ class TaskHost:
 
     @property
     def blocked_by(self) -> str | None:
-        """What keeps the task from reading: slow readers, an unreachable target, or a step that waits."""
         blocked_by = self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
         since = self.attempt.settling_ms
         if blocked_by is None and since is not None and self._clock.monotonic_ms() - since > SETTLING_MS:
@@ -371,7 +370,6 @@ class TaskHost:
             self.machine.tick(clock_ms)
 
     def publish(self, now_ms: float) -> None:
-        """Publish committed versions. A task whose protocol has ended is finished when all of them are published."""
         if not self.beginning.fetching:  # otherwise the outboxes may belong to a state that doesn't match the changelog
             self.publishing.advance(now_ms)
         self.finished = self._over and self.publishing.idle
@@ -424,8 +422,7 @@ class TaskHost:
             if not self.beginning.ready(instruction):
                 return
             yield Pause.INSTRUCTION
-            part = _PARTS.get(type(instruction))
-            yield from timed(part, self._perform(instruction), self.metrics, self._clock)
+            yield from timed(_PARTS.get(type(instruction)), self._perform(instruction), self.metrics, self._clock)
 
     def _perform(self, instruction: do.Instruction) -> Steps[None]:
         match instruction:

@@ -195,8 +195,7 @@ class VersionBuffer:
 
     def put(self, header: Header, frame: BufferedFrame) -> None:
         size = len(frame.payload)
-        fits = self.memory_bytes + size <= self._limit
-        payload = frame.payload if fits else None
+        payload = frame.payload if (self.memory_bytes + size <= self._limit) else None
         early = _Early(frame.ssp, frame.offset, frame.after, header.producer, header.seq, size, payload)
         self._labels.setdefault(header.version, []).append(early)
         self._count(early, size)

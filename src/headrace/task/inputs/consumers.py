@@ -164,7 +164,6 @@ class InputConsumers:
 
     @property
     def hungry(self) -> bool:
-        """There may be more to poll: the last poll found something and not all, or left a partition out."""
         return any(self._hungry.values())
 
     def filenos(self) -> list[int]:
@@ -177,7 +176,6 @@ class InputConsumers:
 
     @property
     def all_woken(self) -> bool:
-        """Each system wakes the container when there may be something to poll, so no turn has to ask."""
         systems = {spec.system.name: spec.system for spec in self._specs.values()}
         return all(self._connections.is_woken(system) for system in systems.values())
 
@@ -257,7 +255,6 @@ def up_to(polled: Polled, limit: Offset) -> Polled:
 
 
 def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, pl.DataType] | None, bool]:
-    """The columns of a system's rows that the task reads; and whether it needs whole rows, for dead letters."""
     columns: dict[str, pl.DataType] = {}
     whole = False
     for spec in specs.values():

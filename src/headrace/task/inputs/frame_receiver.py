@@ -100,8 +100,7 @@ class FrameReceiver:
         for i, payload in enumerate(frames.payloads):
             if self._machine.due:
                 rest = frames.payloads[i:]
-                size = sum(map(len, rest))
-                self._chooser.put_back(Frames(ssp, frames.offsets[i:], rest, frames.next, size))
+                self._chooser.put_back(Frames(ssp, frames.offsets[i:], rest, frames.next, sum(map(len, rest))))
                 break
             offset, after = frames.offsets[i], afters[i]
             header = _header(ssp, offset, payload)

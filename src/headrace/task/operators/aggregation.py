@@ -381,8 +381,7 @@ class Aggregation:
 
     def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
         """For each row, sorted, the merge of the rows of its key whose ``index`` is in (own - period, own]."""
-        groups = partials.rolling(index_column=index, period=f"{period}i", group_by=list(keys) or None)
-        return groups.agg(self._merge)
+        return partials.rolling(index_column=index, period=f"{period}i", group_by=list(keys) or None).agg(self._merge)
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
         for fold in self._folds:

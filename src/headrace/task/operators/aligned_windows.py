@@ -254,8 +254,7 @@ class SlidingWindow(WindowOperator):
         began = self.time
         low = NEVER if began == NEVER else began - self._size + 1
         for over in in_lots(self._over(began, rows) for rows in self._runs.read_parts(low, bound)):
-            ends = (pl.col(START) + 1).alias(END)
-            self.send(over.with_columns((pl.col(START) + 1 - self._size).alias(START), ends))
+            self.send(over.with_columns((pl.col(START) + 1 - self._size).alias(START), (pl.col(START) + 1).alias(END)))
 
     def _over(self, began: int, rows: pl.DataFrame) -> pl.DataFrame:
         due = rows.filter(pl.col(START) >= began)
@@ -340,8 +339,7 @@ class CountedWindow(WindowOperator):
         rows = rows.with_columns((pl.col(_BEFORE) + (place.over(self.keys) if self.keys else place)).alias(_NUMBER))
         rows = rows.with_columns(self._start.alias(START)).with_columns(self._end.alias(END))
         rows = rows.with_row_index(ROW)
-        last = pl.col(ROW).cast(pl.Int64).max()
-        more = [(pl.col(_NUMBER).max() + 1).alias(_TOTAL), pl.col(_BEFORE).first(), last]
+        more = [(pl.col(_NUMBER).max() + 1).alias(_TOTAL), pl.col(_BEFORE).first(), pl.col(ROW).cast(pl.Int64).max()]
         return self.partial(rows, [*self.keys, START, END], *more)
 
     def _send_full(self, slices: pl.DataFrame) -> None:

@@ -147,8 +147,7 @@ def _gathered_ids(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes
 def _gathered_rows(runs: Sequence[pl.DataFrame], run_of: Indexes, of_run: Indexes) -> pl.DataFrame:
     numbers = np.unique(run_of)
     if len(numbers) == 1:
-        only = runs[int(numbers[0])]
-        return only[of_run]
+        return runs[int(numbers[0])][of_run]
     starts = np.cumsum([0, *(run.height for run in runs)])
     if starts[-1] <= len(of_run):
         together: pl.DataFrame = concat_rows([run.select(runs[0].columns) for run in runs])
@@ -171,8 +170,7 @@ class JoinSide(Operator):
         super().__init__(join.node)
         self._join = join
         self._name = name
-        who = f"the {name} side of join {join.node.id!r}"
-        self._time = StepTime(who, time, schema.columns[time.column])
+        self._time = StepTime(f"the {name} side of join {join.node.id!r}", time, schema.columns[time.column])
         self.time_column = time.column
         self._reach_ms = reach_ms
         self._alone = alone
@@ -231,8 +229,7 @@ class JoinSide(Operator):
     def resume(self, watermark: int) -> None:
         self._watermark = watermark
         self._passed = self._bound(watermark)
-        frames = self._buffer.held(NEVER, FOREVER)
-        highest = [frame.get_column(_ID).max() for frame in frames]
+        highest = [frame.get_column(_ID).max() for frame in self._buffer.held(NEVER, FOREVER)]
         self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
 
     def pass_by(self, watermark: int) -> None:
@@ -261,7 +258,6 @@ class JoinSide(Operator):
         self._latest = self._next_id, np.empty(0, np.int64)
 
     def ranks_of(self, ids: Indexes) -> Indexes:
-        """The ranks of messages of the latest batch, by their ids; -1 for earlier messages."""
         first, ranks = self._latest
         if not len(ranks):
             return np.full(len(ids), -1)

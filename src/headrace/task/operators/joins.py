@@ -149,8 +149,7 @@ class _TableAsOf(Operator):
         if not timed.height:
             return
         keys, times = timed.select(self._columns.keys), timed.get_column(_TIME).to_numpy()
-        found = self._table.as_of(keys, times, found=FOUND)
-        joined, kept = self._columns.joined(timed.select(self._left), found)
+        joined, kept = self._columns.joined(timed.select(self._left), self._table.as_of(keys, times, found=FOUND))
         if numbers is not None:
             self.provenance.became(lambda: np.asarray(numbers)[np.asarray(kept)])
         self.emit(joined)
@@ -207,14 +206,12 @@ class _LatestSide(Operator):
     def __init__(
         self, join: LatestJoinOperator, name: str, schema: Schema, spec: LatestJoin, names: dict[str, str], alone: bool
     ) -> None:
-        """``names``: what its columns are called in the results. ``alone``: messages without a partner leave, too."""
         super().__init__(join.node)
         self._join = join
         self._names = names
         self.keys = list(spec.keys)
         self.alone = alone
-        store = KeyValueStore(f"{join.node.id}.{name}", ttl_ms=spec.ttl_ms)
-        self.table = TableStore(store, schema.columns, self.keys)
+        self.table = TableStore(KeyValueStore(f"{join.node.id}.{name}", ttl_ms=spec.ttl_ms), schema.columns, self.keys)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -347,8 +344,7 @@ class TableWriter(Operator):
             self._time.check(rows)
         taken = self._feed.take(rows)
         if self._versioned:
-            since = taken.get_column(SINCE).to_numpy()
-            self._counters.count("late", int(np.count_nonzero(since < self._watermark)))
+            self._counters.count("late", int(np.count_nonzero(taken.get_column(SINCE).to_numpy() < self._watermark)))
 
     @override
     def on_watermark(self, watermark: int) -> None:

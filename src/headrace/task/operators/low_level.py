@@ -150,8 +150,7 @@ def _appending(columns: Mapping[str, pl.DataType], lists: list[list[Any]]) -> Ca
 
 
 def _line(code: CodeType, instruction: int) -> str:
-    line = next(islice(code.co_positions(), instruction // 2, None))[0]
-    return f"{code.co_filename}:{line}"
+    return f"{code.co_filename}:{next(islice(code.co_positions(), instruction // 2, None))[0]}"
 
 
 _EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars

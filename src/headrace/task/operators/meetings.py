@@ -285,7 +285,6 @@ class Meetings:
             self.provenance.leave()
 
     def settle(self) -> None:
-        """Everything has been processed up to the meetings: let them take it, one after the other."""
         for point in self._points:
             point.settle()
 

@@ -301,7 +301,6 @@ class DeduplicateOperator(DropLateOperator):
         self._known.drop(FOREVER)
 
     def _near(self, seen: pl.DataFrame) -> pl.DataFrame | None:
-        """The known rows with the hashes of a batch, around its times; perhaps with rows of other keys."""
         low, high = seen[_TIME].min(), seen[_TIME].max()
         assert isinstance(low, int) and isinstance(high, int), "times are integers"
         low, high = low - self._within + 1, high + self._within - 1

@@ -313,7 +313,6 @@ class Panes:
 
 
 def _alternatives(trigger: Trigger | None, *, clock: bool) -> tuple[Alternative, ...]:
-    """A trigger's alternatives; a window over processing time has only that time."""
     if trigger is None or not clock:
         return () if trigger is None else trigger.alternatives
     waits = [tuple(Deadline(d.since, d.ms) for d in a.deadlines) for a in trigger.alternatives]
@@ -322,8 +321,7 @@ def _alternatives(trigger: Trigger | None, *, clock: bool) -> tuple[Alternative,
 
 def _limits(alternatives: tuple[Alternative, ...]) -> Limits:
     counts = [a for a in alternatives if not a.deadlines]
-    first = min((a.count for a in counts), default=None)
-    return first, min((a.count for a in counts if a.repeats), default=None)
+    return min((a.count for a in counts), default=None), min((a.count for a in counts if a.repeats), default=None)
 
 
 def _earliest(alternatives: Iterable[Alternative], time: int) -> pl.Expr:

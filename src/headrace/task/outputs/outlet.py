@@ -177,8 +177,7 @@ class Announcer:
     def _end(self, stream: str) -> None:
         del self._announced[stream]
         self._ended.append(stream)
-        message = EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
-        self._outlet.control(stream, message)
+        self._outlet.control(stream, EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream))
 
 
 CHECK_MS = 10
@@ -200,7 +199,6 @@ class Backpressure:
         self.blocked_by: str | None = None
 
     def check(self, now_ms: float) -> bool:
-        """Whether the stage has to wait; looks at most every ``CHECK_MS``, or longer for many partitions."""
         if self._streams and self._every.due(now_ms):
             self.blocked_by = self._look()
         return self.blocked_by is not None
@@ -208,8 +206,7 @@ class Backpressure:
     def _look(self) -> str | None:
         for stream in self._streams:
             admin = self._connections.admin(stream.spec.system)
-            name = stream.spec.stream.name
-            for partition, ahead in enumerate(admin.unread(name, self._group)):
+            for partition, ahead in enumerate(admin.unread(stream.spec.stream.name, self._group)):
                 if ahead > self._limit:
                     return f"{stream.spec.stream}[{partition}] is {ahead} bytes ahead of its reader"
         return None

@@ -317,7 +317,6 @@ class RemoteSnapshots:
 
     @property
     def may_have(self) -> bool:
-        """A snapshot may have appeared since the last look."""
         return self._fruitless < FRUITLESS_MAX
 
     def begun(self, local: LocalCheckpoint | None) -> None:

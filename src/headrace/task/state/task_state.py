@@ -97,7 +97,6 @@ class TaskState:
         return None if self._remote is None else self._remote.progress
 
     def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
-        """Fill new, empty stores from the local state; returns the commit that they correspond to."""
         self._stores = stores
         self._unwritten = None
         self._held.clear()
@@ -281,7 +280,6 @@ class TaskState:
         return self._remote.trimmable()
 
     def keep(self, database: Path, about: Path, data: bytes) -> None:
-        """Copy the committed state to the folder ``database``, and write ``data`` to ``about`` once that is durable."""
         if self._database is None:
             raise _in_memory()
         self._disk.discard(database)  # of a life that died on the way
@@ -334,7 +332,6 @@ class TaskState:
         return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
-        """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
         self._settle(local)
         if self._database is not None:
             self._database.end_rebuilding()
