@@ -70,9 +70,7 @@ class RollCall:
             if self._due_ms.get(host) == due_ms:
                 del self._due_ms[host]
                 present.add(host)
-        if len(present) == len(self._hosts):
-            return self._hosts
-        return sorted(present, key=self._number.__getitem__)
+        return self._hosts if len(present) == len(self._hosts) else sorted(present, key=self._number.__getitem__)
 
     def arrivals(self, visited: Collection[TaskHost]) -> list[TaskHost]:
         found = set(self._named(self._connections.stirred()))

@@ -466,7 +466,8 @@ class TaskHost:
     def _carry_out(self, instruction: do.Plain) -> Steps[None]:
         match instruction:
             case do.Found():
-                yield from self._found()
+                changes = taken_over(self.scope.founding, self.name, self.state, self._new_attempt)
+                yield from self._commits.take_over(changes, self._ports.pulse)
             case do.Resume(record=record, inputs=positions, orders=orders):
                 self._resume(record, dict(positions), orders)
             case do.SendControl(frames=frames):
@@ -519,10 +520,6 @@ class TaskHost:
         self.state.persist(local)
         self.publishing.committed()
         yield from timed("snapshot", self._commits.snapshot_if_due(local), self.metrics, self._clock)
-
-    def _found(self) -> Steps[None]:
-        changes = taken_over(self.scope.founding, self.name, self.state, self._new_attempt)
-        yield from self._commits.take_over(changes, self._ports.pulse)
 
     def _resume(
         self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None], orders: Sequence[Order]

@@ -275,9 +275,7 @@ class JoinSide(Operator):
         return high if isinstance(high, int) else NEVER
 
     def _bound(self, watermark: int) -> int:
-        if watermark in (NEVER, FOREVER):
-            return watermark
-        return max(NEVER, watermark - 1 - self._reach_ms)
+        return watermark if watermark in (NEVER, FOREVER) else max(NEVER, watermark - 1 - self._reach_ms)
 
     def _leave(self, low: int, high: int) -> None:
         rows = [part for part in self._buffer.between(low + 1, high) if part.height]

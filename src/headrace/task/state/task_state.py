@@ -275,9 +275,7 @@ class TaskState:
         return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
 
     def learned(self) -> Offset | None:
-        if self._remote is None or not self._remote.learned():
-            return None
-        return self._remote.trimmable()
+        return self._remote.trimmable() if self._remote is not None and self._remote.learned() else None
 
     def keep(self, database: Path, about: Path, data: bytes) -> None:
         if self._database is None:
@@ -307,7 +305,10 @@ class TaskState:
             case ReplayStep.APPLY:
                 self.apply(local)
             case ReplayStep.FORGET:
-                self._held.clear()
+                self.forget()
+
+    def forget(self) -> None:
+        self._held.clear()
 
     def apply(self, local: LocalCheckpoint | None) -> None:
         for change in self._held:
