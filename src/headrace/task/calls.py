@@ -126,23 +126,18 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.stop()
 
 
+@dataclass(eq=False)
 class Lane(Generic[Argument]):
     """The calls of one function by one step: public methods on the run loop's thread, others on the event loop's."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        function: Callable[[Argument], Any],
-        calling: Calling,
-        limit: TokenBucket | None = None,
-        cost: Callable[[Argument], float] = lambda argument: 1.0,
-    ) -> None:
-        self.calling = calling
-        self._calls = calls
-        self._function = function
-        self._limit = limit
-        self._cost = cost
-        self._threads = None if is_async(function) else calls.threads(calling.concurrency)
+    _calls: Calls
+    _function: Callable[[Argument], Any]
+    calling: Calling
+    _limit: TokenBucket | None = None
+    _cost: Callable[[Argument], float] = lambda argument: 1.0
+
+    def __post_init__(self) -> None:
+        self._threads = None if is_async(self._function) else self._calls.threads(self.calling.concurrency)
         self._waiting: deque[tuple[int, Argument]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._done: deque[Done] = deque()

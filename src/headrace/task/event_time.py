@@ -311,8 +311,7 @@ _DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:
-    """``writers`` are the numbers of tasks of the stages that write it. A stage may get more tasks while its readers
-    run, so the highest number counts that its messages state. The time of a slot is that of its shards."""
+    """A stage may get more tasks while its readers run, so the highest number of writers counts that is stated."""
 
     __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_source", "_tasks", "progress", "ssp")
 

@@ -13,7 +13,7 @@ from headrace.core.log import RecentWarnings
 from headrace.protocol.record import LocalCheckpoint
 from headrace.stores import database as state_folder
 from headrace.task.naming import StateFolders
-from headrace.task.state import disk, task_state
+from headrace.task.state import task_state
 from headrace.task.state.disk import Snapshot
 from headrace.task.state.task_state import TaskState
 
@@ -70,11 +70,11 @@ def test_nobody_comes_in_while_a_folder_is_rebuilt(
 
     def interrupted(snapshot: Path, folder: Path) -> None:
         """The folder is closed, and about to be replaced, when another incarnation starts."""
-        monkeypatch.setattr(disk, "restore_snapshot", restore)
+        monkeypatch.setattr(state_folder, "restore_snapshot", restore)
         second.begin({})
         restore(snapshot, folder)
 
-    monkeypatch.setattr(disk, "restore_snapshot", interrupted)
+    monkeypatch.setattr(state_folder, "restore_snapshot", interrupted)
     first.misfit()
     first.begin({})
     assert "a folder of its own" in second.warnings[0]

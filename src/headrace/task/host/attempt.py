@@ -127,9 +127,9 @@ class Beginning:
 
 
 class CatchingUp:
-    """Whether a task has read what its sources held when it started: its goals. ``version`` is a commit at which they
-    were reached: with exactly-once the first one (or since a task was left out), otherwise the last, if no frame of the
-    app's own streams was waiting then. ``silent``: the goals are its former positions."""
+    """Whether a task has read what its sources held when it started: its goals. ``version`` is the first commit (since
+    a task was left out) that reached them; with at-least-once the last, if no frame of the app's own streams was
+    waiting."""
 
     def __init__(self, scope: TaskScope) -> None:
         self.sources = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.SOURCE]

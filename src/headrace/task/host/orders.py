@@ -40,8 +40,7 @@ class TaskStartpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
-        """Raise ``DeploymentError`` for the first order that can't be applied: then none is until a user changes or
-        deletes it. Transient errors are raised unchanged: they say nothing about it."""
+        """``DeploymentError``: none is applied until a user changes the one. Transient errors say nothing about it."""
         found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
         for order in orders:

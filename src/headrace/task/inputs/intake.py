@@ -50,8 +50,7 @@ class Intake:
         added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
-        """No row may have a null in ``keys``. ``added``: columns that older frames lack. ``partial``: the stream
-        carries partial results, whose columns their window checks."""
+        """No row may have a null in ``keys``. ``added``: columns that older frames lack."""
         self.partial = partial
         self.since_ms: int | None = None  # what is older was in the tables of a backfill, and is left out
         self._spec = spec

@@ -208,8 +208,7 @@ HandOn = Callable[["Operator", pl.DataFrame, Sequence["Operator"], int], None]
 
 
 class Operator:
-    """``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, downstream
-    too, receive lower watermarks by that much, so none of its results is late."""
+    """By ``delay_ms`` less than its own watermark is that of operators after it, so none of its results is late."""
 
     delay_ms = 0
     wants_commit = False
@@ -299,8 +298,8 @@ class Operator:
         return self
 
     def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
-        """The ranks of the next batch's rows in all that a meeting hands over; results then come from ranks. None: it
-        is over. Only for operators that find the same in any order."""
+        """Before the next batch of a meeting, its ranks in all of them; None: it is over. Where any order finds the
+        same."""
         self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:

@@ -293,8 +293,7 @@ class SessionWindow(KeyedWindow):
 
     @override
     def condensed(self, timed: pl.DataFrame) -> pl.DataFrame:
-        """Spans. If the order of messages matters, a span is all messages of the batch in one session, in the order of
-        sessions. If not, it is all between two multiples of the gap: nothing has to be sorted."""
+        """Spans: in the order of sessions if that matters, else by multiples of the gap, with nothing to sort."""
         times = timed[TIME]
         low, high = times.min(), times.max()
         more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)

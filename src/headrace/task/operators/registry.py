@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.api.operators import steps
 from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
-from headrace.api.operators.steps import (
-    BatchFunction,
-    Broadcast,
-    Filter,
-    Input,
-    MapAsync,
-    Merge,
-    PartitionBy,
-    Project,
-    RowFunction,
-    SendTo,
-    SideOutput,
-    Sink,
-)
 from headrace.api.operators.task import TaskStep
 from headrace.api.operators.window import Deduplicate, DropLate, Window
 from headrace.api.specs import Node
@@ -48,18 +35,18 @@ def _runs(spec: type[S], build: Build[S]) -> None:
     _BUILDS[spec] = build  # so the type checker sees that it takes such specs
 
 
-_runs(Input, PassOnOperator)
-_runs(Merge, PassOnOperator)
-_runs(SideOutput, PassOnOperator)
-_runs(PartitionBy, SendOperator)
-_runs(Broadcast, SendOperator)
-_runs(SendTo, SendOperator)
-_runs(Filter, FilterOperator)
-_runs(Project, ProjectOperator)
-_runs(RowFunction, RowFunctionOperator)
-_runs(BatchFunction, BatchFunctionOperator)
-_runs(MapAsync, MapAsyncOperator)
-_runs(Sink, SinkOperator)
+_runs(steps.Input, PassOnOperator)
+_runs(steps.Merge, PassOnOperator)
+_runs(steps.SideOutput, PassOnOperator)
+_runs(steps.PartitionBy, SendOperator)
+_runs(steps.Broadcast, SendOperator)
+_runs(steps.SendTo, SendOperator)
+_runs(steps.Filter, FilterOperator)
+_runs(steps.Project, ProjectOperator)
+_runs(steps.RowFunction, RowFunctionOperator)
+_runs(steps.BatchFunction, BatchFunctionOperator)
+_runs(steps.MapAsync, MapAsyncOperator)
+_runs(steps.Sink, SinkOperator)
 _runs(Deduplicate, DeduplicateOperator)
 _runs(DropLate, DropLateOperator)
 _runs(Window, build_window)

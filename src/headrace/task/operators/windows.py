@@ -176,8 +176,7 @@ class WindowOperator(Operator):
             self.emit_aside(LATE, rows.select(list(self.spec.input.columns)))
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
-        """Results leave in the order of windows' ends and keys, or of the messages in ``ROW``; with columns
-        ``more``."""
+        """In the order of windows' ends and keys, or of the messages in ``ROW``; with columns ``more``."""
         if not merged.height:
             return
         of_messages = [ROW] if ROW in merged.columns else []

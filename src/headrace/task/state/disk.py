@@ -12,16 +12,8 @@ from pathlib import Path
 from headrace.core.errors import StorageError
 from headrace.core.files import make_private_folder, open_private, replace_file, sync_folder
 from headrace.protocol.record import LocalCheckpoint
-from headrace.stores.database import (
-    Database,
-    FolderLock,
-    discard,
-    discard_abandoned,
-    discard_drafts,
-    draft_of,
-    restore_snapshot,
-    stand_in_for,
-)
+from headrace.stores import database
+from headrace.stores.database import Database, FolderLock
 from headrace.stores.transfer import SnapshotFile
 
 _CHUNK_BYTES = 1 << 20
@@ -37,28 +29,28 @@ class Disk:
         return Database(folder, lazily=True)
 
     def stand_in(self, folder: Path) -> Path:
-        return stand_in_for(folder)
+        return database.stand_in_for(folder)
 
     def discard(self, folder: Path) -> None:
-        discard(folder)
+        database.discard(folder)
 
     def discard_abandoned(self, folder: Path) -> None:
-        discard_abandoned(folder)
+        database.discard_abandoned(folder)
 
     def discard_drafts(self, snapshots: Path) -> None:
-        discard_drafts(snapshots)
+        database.discard_drafts(snapshots)
 
     def snapshots(self, folder: Path) -> list[Path]:
         """The snapshots in a folder, oldest first: their names begin with the offset of their commit."""
         return sorted(folder.glob("[0-9]*-*-*"))
 
     def restore(self, snapshot: Path, folder: Path) -> None:
-        restore_snapshot(snapshot, folder)
+        database.restore_snapshot(snapshot, folder)
 
     def set_aside(self, snapshot: Path) -> None:
         """Move an unusable snapshot out of the way, without deleting it, so that its damage can be examined."""
         aside = snapshot.with_name(f"unfit-{snapshot.name}")
-        discard(aside)
+        database.discard(aside)
         with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
             snapshot.rename(aside)
 
@@ -76,8 +68,8 @@ class Disk:
             raise StorageError(f"snapshot {snapshot} can't be read: {error}") from error
 
     def begin_draft(self, snapshot: Path) -> None:
-        draft = draft_of(snapshot)
-        discard(draft)
+        draft = database.draft_of(snapshot)
+        database.discard(draft)
         try:
             make_private_folder(draft)
         except OSError as error:
@@ -85,7 +77,7 @@ class Disk:
 
     def fill_draft(self, snapshot: Path, name: str, start: int, data: bytes) -> None:
         """Write these bytes into a file of a snapshot that is being made. A stale copy of the task may do the same."""
-        path = draft_of(snapshot) / name
+        path = database.draft_of(snapshot) / name
         try:
             with open(path, "r+b", opener=open_private if start == 0 else None) as file:
                 file.seek(start)
@@ -97,7 +89,7 @@ class Disk:
 
     def complete_draft(self, snapshot: Path) -> None:
         try:
-            draft_of(snapshot).rename(snapshot)
+            database.draft_of(snapshot).rename(snapshot)
             sync_folder(snapshot.parent)
         except OSError as error:
             raise _unwritable(snapshot, error) from error
