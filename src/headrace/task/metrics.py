@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
+from dataclasses import dataclass, field
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.frame import END_VERSION
@@ -28,14 +29,12 @@ COUNTERS = frozenset(
 )  # fmt: skip
 
 
+@dataclass(slots=True, eq=False)
 class Histogram:
     """How often durations fell into which bucket of ``SECONDS``, and their sum; the last bucket is for longer ones."""
 
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(SECONDS) + 1)
-        self.seconds = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    seconds: float = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
         self.buckets[bisect_left(SECONDS, seconds)] += times
@@ -81,15 +80,13 @@ class Latency:
         self._open.clear()
 
 
+@dataclass(slots=True, eq=False)
 class CommitTime:
     """When the parts of one commit began and ended, and when they were first looked at as they are now."""
 
-    __slots__ = ("parts", "seen_ms", "version")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.parts: dict[str, tuple[float, float]] = {}
-        self.seen_ms: float | None = None
+    version: int = 0
+    parts: dict[str, tuple[float, float]] = field(default_factory=dict)
+    seen_ms: float | None = None
 
 
 class CommitTimes:
@@ -137,15 +134,15 @@ class CommitTimes:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class Shares:
     """What a task does with its time, in seconds: it is busy, it waits although there is something to do, or idle."""
 
-    __slots__ = ("_at_ms", "_busy_ms", "busy", "idle", "waiting")
-
-    def __init__(self) -> None:
-        self.busy = self.waiting = self.idle = 0.0
-        self._at_ms: float | None = None
-        self._busy_ms = 0.0
+    busy: float = 0.0
+    waiting: float = 0.0
+    idle: float = 0.0
+    _at_ms: float | None = None
+    _busy_ms: float = 0.0
 
     def work(self, ms: float) -> None:
         self._busy_ms += ms

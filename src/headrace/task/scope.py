@@ -2,10 +2,10 @@
 
 **Frame pace.** A task tells every partition that it writes of each commit and watermark, so *n* tasks write *n x m*
 frames each time. Therefore many tasks, and tasks with many partitions, commit and announce watermarks less often. That
-is safe: commits may be late, intervals may differ between tasks, and a watermark stays true. Pure.
+is safe: commits may be late, intervals may differ, and a watermark stays true.
 
 **Placing.** State by key trusts the partitions, so every row of an input with a key, and every result of a function, is
-checked to be where its key belongs. Pure, columnar: about 10 ns a row, up to 70 with long keys of which few repeat.
+checked to be where its key belongs: about 10 ns a row, up to 70 with long keys of which few repeat.
 
 **Pauses.** Whatever blocks is a generator of pauses. A live container resumes it at once, because its ports block. The
 simulator waits until what the pause names has happened, and may kill the task there, let another one overtake it, or

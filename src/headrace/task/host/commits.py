@@ -6,18 +6,15 @@ Runs on the run-loop thread, and pauses where it would wait for acknowledgements
 wasn't synced. Three rules keep the remaining files consistent:
 
 1. Before a commit record is appended, the task's writes are on the disk, or it could survive without its results.
-2. So is everything that the task has read, whoever wrote it. Otherwise the record could name a position that its input
-   no longer reaches, and the task would skip records written there later.
+2. So is everything that the task has read, whoever wrote it: or the record could name a position that its input no
+   longer reaches, and the task would skip records written there later.
 3. Before a commit has any consequence (its checkpoint is sent, a version is published, the log is trimmed), its record
    is on the disk. A starting task may find a record that another incarnation hasn't synced: so everything before its
    own abort is on the disk before it reads the abort.
 
-Tasks of a container that wait at the same time wait together, so that each file is synced once for all of them.
-
 **Landmarks.** A stream may have been replaced by another one of its name, or may have lost its end in a crash and grown
-again. The commit's position in an input may then still be valid, but mean other records; and an output may lack results
-that the commit covers. So commits keep landmarks. (An intermediate stream needs none of its writer: its readers keep
-theirs.)
+again. The commit's position may then still be valid, but mean other records. So commits keep landmarks. (An
+intermediate stream needs none of its writer: its readers keep theirs.)
 """
 
 from __future__ import annotations

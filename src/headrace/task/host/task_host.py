@@ -576,9 +576,9 @@ class TaskHost:
         if not self.attempt.settling and (by_clock := self.task.chain.due_ms()) is not None:
             due.append(now_ms + by_clock - clock_ms)
         if self._has_news():
-            due.append(self.attempt.announcer.next_ms)
+            due.append(self.attempt.announcer.every.next_ms)
         if self._progress.news(self.receiver.published()):
-            due.append(self._progress.next_ms)
+            due.append(self._progress.every.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
         due += [ms for ms in (self.attempt.idleness.due_ms(), self._patience.due_ms) if ms is not None]

@@ -1,14 +1,13 @@
 """What waits to be processed: envelopes, the choice of the next one, and frames of later versions. Pure.
 
-User frames stay undecoded until their turn comes: the protocol judges a frame when it is processed, so dropped and held
-frames needn't be decoded. Within a partition the order is always kept. Between partitions, a side input that is still
-being read up to its end comes first, then control messages (they cost nothing and may release others), then the rest in
-turn.
+User frames stay undecoded until their turn comes, as the protocol may drop or hold them then. Within a partition the
+order is always kept. Between partitions, a side input that is still being read up to its end comes first, then control
+messages (they cost nothing and may release others), then the rest in turn.
 
-**Version buffer.** Frames that arrived before their version's turn. Of frames beyond a limit it keeps only the places,
-and reads them again when their turn comes: they are still there, because the resume offset of every commit is before
-the first buffered frame. A partition is read on beyond the limit, never paused: behind one writer's early frames there
-may be the checkpoint of another writer that the version in progress waits for.
+Of early frames beyond a limit the version buffer keeps only the places, and reads them again when their turn comes:
+they are still there, because the resume offset of every commit is before the first buffered frame. A partition is read
+on beyond the limit, never paused: behind one writer's early frames there may be the checkpoint of another writer that
+the version in progress waits for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Windows that are columnar without look-ups: tumbling, hopping, sliding and overlapping counts.
 
 **Aligned.** A batch is at once aggregated into partial results per key and *slice*: a stretch of time in which no
-window begins or ends. So a message is kept once, however many windows it is in. For example, windows of 10 s every 4 s
-have slices of 2 s, and each window has five of them. A message is late if all its windows are over. If only some are,
-it counts in the others.
+window begins or ends. Windows of 10 s every 4 s have slices of 2 s, and each window has five of them. A message is late
+if all its windows are over. If only some are, it counts in the others.
 
 **Sliding.** When the watermark has passed a time, its window is what the key had in the ``size`` before. A message is
 late if it is older than all windows to come. One that is older than the watermark, but not by so much, counts only in

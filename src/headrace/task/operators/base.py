@@ -93,15 +93,13 @@ class Arrival:
         return Origin(self.ssp, self.first, self.after - 1)
 
 
+@dataclass(slots=True, eq=False)
 class Passage:
     """The rows that an operator processes, and how its results come from them."""
 
-    __slots__ = ("cached", "origins", "rows")
-
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self.rows = rows
-        self.origins: Origins | None = None
-        self.cached: Numbers | None = None  # what ``origins`` has returned
+    rows: pl.DataFrame
+    origins: Origins | None = None
+    cached: Numbers | None = None  # what ``origins`` has returned
 
     def origin(self, row: int, handed_on: int) -> int | None:
         if self.cached is None:

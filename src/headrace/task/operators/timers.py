@@ -1,12 +1,9 @@
 """Timers of a low-level task: a durable queue in the order of times, over a key-value store. Otherwise pure.
 
-A timer is an identity (bytes of a name and a key) on an axis, with one time in milliseconds from 0 on. The store has:
-
-    axis (E or P) | time u64 | identity  ->  nothing        in the order of times
-    axis (e or p) | identity             ->  time u64       to find, move and delete it
-
-Both forms are durable: tests hold golden bytes. A heap in memory has all timers up to a horizon, read a thousand at a
-time. Those that were moved or deleted stay in it until they come up, and are recognised by the store's second entry.
+A timer is an identity (bytes of a name and a key) on an axis, with one time in milliseconds from 0 on. The store has,
+as golden bytes, ``axis (E or P) | time u64 | identity -> nothing``, in the order of times, and ``axis (e or p) |
+identity -> time u64``, to find, move and delete it. A heap in memory has all timers up to a horizon. Those that were
+moved or deleted stay in it until they come up, and are recognised by the store's second entry.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """Where results leave a task, and what it tells other tasks: watermarks, ends and positions.
 
-Frames are handed to the container's producers at once and reach the system when the run loop flushes, after every turn.
-Control messages take the same way, so they never overtake data. Rows for a foreign system wait in an outbox.
+Frames reach the system when the run loop flushes, after every turn. Control messages take the same way, so they never
+overtake data. Rows for a foreign system wait in an outbox.
 
 **Announcer.** Watermarks and ends are held back for a few milliseconds, in wide shuffles for longer (``task.scope``).
 Only that a stream isn't idle any more is said at once, before its next rows: readers go on without an idle task, and
 must not go on past rows that they have seen.
 
-**Backpressure.** Readers publish their positions through the system, so it works across containers and deployments. A
-stage is blocked while any partition that it writes has more than the allowed distance unread. A stream without a reader
-counts as read up to its oldest offset.
-
-**Published positions.** Published whether or not they are committed. Intermediate streams are trimmed up to what the
-last commit needs, in large steps. A broadcast stream has several readers, so it is never trimmed.
+**Positions.** Readers publish them through the system, whether or not they are committed, so back-pressure works across
+containers and deployments. A stream without a reader counts as read up to its oldest offset. Intermediate streams are
+trimmed up to what the last commit needs, in large steps, but never a broadcast stream, which has several readers.
 """
 
 from __future__ import annotations
@@ -105,7 +102,7 @@ class Announcer:
         self._announced: dict[str, Progress | None] = {stream.spec.id: UNHEARD for stream in scope.downstream}
         self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
-        self._every = Every(watermark_interval_ms(scope.frames_beside), now_ms)
+        self.every = Every(watermark_interval_ms(scope.frames_beside), now_ms)
 
     @property
     def ended(self) -> list[str]:
@@ -138,12 +135,8 @@ class Announcer:
         # Before rows, a stream is said to be awake, so that it is idle has to be said again after them.
         return now != self._announced[stream] or (now.idle and stream in self._outlet.written)
 
-    @property
-    def next_ms(self) -> float:
-        return self._every.next_ms
-
     def announce(self, progress: Mapping[str, Progress], now_ms: float) -> None:
-        if not self.news(progress) or not self._every.due(now_ms):
+        if not self.news(progress) or not self.every.due(now_ms):
             return
         for stream in list(self._announced):
             now = progress.get(stream, NOTHING)
@@ -225,7 +218,7 @@ class PublishedPositions:
         self._reader = f"{scope.app}/{scope.name.stage}"
         self._specs = specs = scope.specs
         self._connections = connections
-        self._every = Every(REPORT_INTERVAL_MS, now_ms)
+        self.every = Every(REPORT_INTERVAL_MS, now_ms)
         self._reported: dict[SSP, Offset] = {}
         self._trimmed: dict[SSP, Offset] = {}
         self._sources = {ssp for ssp, spec in specs.items() if spec.role is not Role.INTERMEDIATE}
@@ -234,12 +227,8 @@ class PublishedPositions:
     def news(self, positions: Mapping[SSP, Offset]) -> bool:
         return positions != self._reported
 
-    @property
-    def next_ms(self) -> float:
-        return self._every.next_ms
-
     def report(self, positions: Mapping[SSP, Offset], now_ms: float) -> None:
-        if not self.news(positions) or not self._every.due(now_ms):
+        if not self.news(positions) or not self.every.due(now_ms):
             return
         for ssp, position in positions.items():
             if self._reported.get(ssp) != position:
