@@ -219,11 +219,8 @@ class _Reading:
     def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:
         plain, inner = self.type_of(values, where, space)
         self.count += 1
-        entry = {
-            "type": "record",
-            "name": f"{MAP}{self.count}",
-            "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": plain}],
-        }
+        fields = [{"name": "key", "type": "string"}, {"name": "value", "type": plain}]
+        entry = {"type": "record", "name": f"{MAP}{self.count}", "fields": fields}
         return {"type": "array", "items": entry}, pl.List(pl.Struct({"key": pl.String(), "value": inner}))
 
     def _fixed(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:

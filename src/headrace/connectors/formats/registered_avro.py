@@ -13,29 +13,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from typing_extensions import override
 
-from headrace.connectors.formats.avro import (
-    AvroFormat,
-    DatumReader,
-    ReadSchema,
-    SchemasDisagree,
-    read_schema,
-    resolve,
-    schema_types,
-)
+from headrace.connectors.formats import avro, registry
+from headrace.connectors.formats.avro import AvroFormat, DatumReader, ReadSchema, SchemasDisagree
 from headrace.connectors.formats.avro_rows import RowReader
-from headrace.connectors.formats.registry import (
-    HEADER_BYTES,
-    KEPT_MAX,
-    Fetched,
-    Registered,
-    SchemaSource,
-    SubjectWriter,
-    client_of,
-    decode_by_id,
-    ids_in,
-    without_header,
-    writer_of,
-)
+from headrace.connectors.formats.registry import Fetched, Registered, SchemaSource, SubjectWriter
 from headrace.core.errors import DeclarationError
 from headrace.core.log import logger
 from headrace.rows.dtypes import Columns
@@ -82,7 +63,7 @@ class RegisteredAvroFormat(Format):
 
 
 def avro_to_register(schema: object) -> Registered:
-    return Registered(json.dumps(schema_types(schema)))
+    return Registered(json.dumps(avro.schema_types(schema)))
 
 
 class _RegisteredAvroDecoder(Decoder):
@@ -98,18 +79,18 @@ class _RegisteredAvroDecoder(Decoder):
             return without_nulls(payloads, self.decode)
         if not payloads:
             return Decoded(pl.DataFrame(schema=self._columns))
-        ids = ids_in(payloads)
+        ids = registry.ids_in(payloads)
         readers = self._for_ids({id for id in ids.values() if id is not None})
 
         def decode(id: int | None, part: Sequence[bytes]) -> Decoded:
             if id is None:
-                return without_header(part, self._columns)
+                return registry.without_header(part, self._columns)
             reader = readers[id]
             if isinstance(reader, str):
                 return Decoded(pl.DataFrame(schema=self._columns), [(index, reader) for index in range(len(part))])
             return decode_halving(part, self._columns, reader.read, lambda _, reason: f"{reason} (schema {id})")
 
-        return decode_by_id(payloads, ids, decode)
+        return registry.decode_by_id(payloads, ids, decode)
 
     def _for_ids(self, ids: set[int]) -> Mapping[int, _Reader | str]:
         missing = ids - self._readers.keys()
@@ -120,7 +101,7 @@ class _RegisteredAvroDecoder(Decoder):
         for id in missing:
             if self._readers[id] == "":
                 del self._readers[id]  # the registry may have it some time
-        while len(self._readers) > KEPT_MAX:
+        while len(self._readers) > registry.KEPT_MAX:
             self._readers.popitem(last=False)
         return readers
 
@@ -131,16 +112,16 @@ class _RegisteredAvroDecoder(Decoder):
             return f"its schema {id} is of type {fetched.schema.type}, not AVRO"
         try:
             text, needed = fetched.schema.text, [one.text for one in fetched.needed]
-            writer = read_schema(text, needed, partly=True)
+            writer = avro.read_schema(text, needed, partly=True)
             notes = {} if self._reader is None else self._reader.notes
             aliases = [alias for name in self._columns if name in notes for alias in notes[name].aliases]
             if {*self._columns, *aliases} & set(writer.left_out):
-                read_schema(text, needed)  # says why it can't be read
-            made = resolve(writer, self._columns, self._reader)
+                avro.read_schema(text, needed)  # says why it can't be read
+            made = avro.resolve(writer, self._columns, self._reader)
             if writer.left_out:
                 _log.info("reading the records of a schema one by one", id=id, unions=", ".join(writer.left_out))
-                return RowReader(text, needed, writer, made, HEADER_BYTES)
-            return DatumReader(writer, made, HEADER_BYTES)
+                return RowReader(text, needed, writer, made, registry.HEADER_BYTES)
+            return DatumReader(writer, made, registry.HEADER_BYTES)
         except DeclarationError as error:
             return f"its schema {id} can't be read: {error.message}"
         except SchemasDisagree as error:
@@ -150,5 +131,5 @@ class _RegisteredAvroDecoder(Decoder):
 def open_avro(spec: FormatSpec) -> Format:
     if "registry" not in spec.settings:
         return AvroFormat(spec.schema)
-    writer = None if spec.schema is None else writer_of(spec, avro_to_register(spec.schema))
-    return RegisteredAvroFormat(spec.schema, SchemaSource(client_of(spec)), writer)
+    writer = None if spec.schema is None else registry.writer_of(spec, avro_to_register(spec.schema))
+    return RegisteredAvroFormat(spec.schema, SchemaSource(registry.client_of(spec)), writer)

@@ -117,12 +117,8 @@ def _fetched_of(messages: Sequence[Message], wanted: WantedFields) -> FetchedRec
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None and last is not None
     dense = last - first + 1 == len(messages)
-    fetched = FetchedRecords(
-        range(first, last + 1) if dense else [offset or 0 for offset in map(Message.offset, messages)],
-        list(map(_VALUE, messages)),
-        last + 1,
-        sum(map(len, messages)),
-    )
+    offsets = range(first, last + 1) if dense else [offset or 0 for offset in map(Message.offset, messages)]
+    fetched = FetchedRecords(offsets, list(map(_VALUE, messages)), last + 1, sum(map(len, messages)))
     if wanted.keys:
         fetched.keys = list(map(_KEY, messages))
     if wanted.times:

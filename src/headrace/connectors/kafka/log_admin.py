@@ -289,12 +289,9 @@ class KafkaLogAdmin(Admin):
     def extents(self, stream: str) -> builtins.list[Extent]:
         entry, partitions = self._require(stream)
         low, high = self._topics.extents(self._options.topic(stream), partitions)
-        extents = []
-        for number in range(partitions):
-            end = entry.end(number)
-            upcoming = high[number] if end is None else end
-            extents.append(Extent(min(low[number], upcoming), upcoming, end is not None, trimmed=low[number] > 0))
-        return extents
+        sealed = entry.ends is not None
+        ends = {number: entry.end(number) or 0 for number in range(partitions)} if sealed else high
+        return [Extent(min(low[n], ends[n]), ends[n], sealed, trimmed=low[n] > 0) for n in range(partitions)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:

@@ -289,14 +289,9 @@ class KafkaLogConsumer(RegisteringConsumer[_LogReading]):
         start = edges[position] if isinstance(position, Edge) else position
         check_within(ssp, start, Extent(extent.oldest, extent.upcoming))
         self.unregister(ssp)
-        self._readings[ssp] = _LogReading(
-            ssp,
-            start,
-            topic=self._options.topic(ssp.stream.name),
-            upcoming=extent.upcoming,
-            upcoming_s=time.monotonic(),
-            end=extent.upcoming if extent.sealed else None,
-        )
+        topic, end = self._options.topic(ssp.stream.name), extent.upcoming if extent.sealed else None
+        reading = _LogReading(ssp, start, topic=topic, upcoming=extent.upcoming, upcoming_s=time.monotonic(), end=end)
+        self._readings[ssp] = reading
         self._fetching.signal()
 
     @override

@@ -221,12 +221,9 @@ KafkaColumn = Literal["key", "headers", "timestamp", "partition", "offset"]
 Lost = Literal["stop", "skip"]  # what happens if records were deleted before the app has read them
 BYTES = FormatSpec("bytes")
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "key": pl.Binary(),
-    "headers": HEADERS,
-    "timestamp": pl.Datetime("ms"),
-    "partition": pl.Int32(),
+    "key": pl.Binary(), "headers": HEADERS, "timestamp": pl.Datetime("ms"), "partition": pl.Int32(),
     "offset": pl.Int64(),
-}
+}  # fmt: skip
 """What can be known of a record, and its type; a key has the type of its format."""
 
 

@@ -126,7 +126,7 @@ class TopicTarget(Target):
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The records of the rows. The first call waits for Kafka, which says how large they can be."""
         try:
-            if not self.limits.known and time.monotonic() >= self._next_look_s:
+            if not self.limits.partitions and time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + LOOK_AGAIN_S
                 self.limits.look()
         except UnavailableError as error:

@@ -239,12 +239,8 @@ class Topics:
         return StreamNotFoundError(f"there is no topic {topic!r} at {self._settings.brokers}", hint=hint)
 
 
-_USUAL = {
-    "fetch.wait.max.ms": "10",
-    "fetch.error.backoff.ms": "50",
-    "fetch.queue.backoff.ms": "1",
-    "queued.max.messages.kbytes": "1024",
-}
+_WAITS = {"fetch.wait.max.ms": "10", "fetch.error.backoff.ms": "50", "fetch.queue.backoff.ms": "1"}
+_USUAL = {**_WAITS, "queued.max.messages.kbytes": "1024"}
 
 
 class RecordTimes:
@@ -305,15 +301,11 @@ class TopicLimits:
 
     def __init__(self, topic: str, topics: Topics) -> None:
         self.topic = topic
-        self.partitions = 0
+        self.partitions = 0  # as long as nobody has looked at the topic
         self.record_bytes = RECORD_BYTES
         self._topics = topics
         self._lock = threading.Lock()
         self._next_s = float("-inf")
-
-    @property
-    def known(self) -> bool:
-        return self.partitions > 0
 
     def look(self) -> None:
         """Look at the topic, unless that was done a moment ago."""
@@ -327,11 +319,11 @@ class TopicLimits:
                 error.hint = f"{error.hint}; committed rows wait until the topic exists"
                 raise
             except UnavailableError as error:
-                if not self.known:
+                if not self.partitions:
                     raise
                 _log.debug("can't find out whether a topic has changed", topic=self.topic, why=error.message)
             else:
-                if self.known and found != self.partitions:
+                if self.partitions not in (0, found):
                     said = "the topic's partition count has changed: from now on, keys go to other partitions"
                     _log.warning(said, topic=self.topic, before=self.partitions, now=found)
                 self.partitions = found

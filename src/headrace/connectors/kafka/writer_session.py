@@ -276,15 +276,10 @@ class WriterSession:
     def open(self, timeout_ms: int) -> None:
         self.drop()
         self.limits.look()
-        client = open_producer(
-            self.settings,
-            transactional_id(self.writer),
-            self._heard,
-            transaction_timeout_ms=timeout_ms,
-            **producer_limits(self.limits.record_bytes),
-        )
+        id_, limits = transactional_id(self.writer), producer_limits(self.limits.record_bytes)
+        client = open_producer(self.settings, id_, self._heard, transaction_timeout_ms=timeout_ms, **limits)
         self._timeout_s = timeout_ms / 1000
-        doing = f"taking over the transactional id {transactional_id(self.writer)!r}"
+        doing = f"taking over the transactional id {id_!r}"
         try:
             self._patiently(client, doing, client.raw.init_transactions, time.monotonic() + OPEN_S)
         except InfrastructureError as error:

@@ -102,12 +102,9 @@ class _Role(CredentialProvider):  # type: ignore[misc]  # botocore has no types
         own = self._own.get_credentials()
         if own is None:
             raise exceptions.NoCredentialsError
-        fetcher = AssumeRoleCredentialFetcher(
-            partial(self._own.create_client, region_name=self._access.region, config=self._config),
-            own,
-            self._access.role,
-            extra_args={"RoleSessionName": "headrace"},
-        )
+        create = partial(self._own.create_client, region_name=self._access.region, config=self._config)
+        session = {"RoleSessionName": "headrace"}
+        fetcher = AssumeRoleCredentialFetcher(create, own, self._access.role, extra_args=session)
         return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
 
 

@@ -291,11 +291,9 @@ class KinesisApi(Protocol):
 # -- options -----------------------------------------------------------------------------------------
 LeaseAhead = Literal["stop", "continue", "repeat"]
 RECORD_COLUMNS: Mapping[str, pl.DataType] = {
-    "partition_key": pl.String(),
-    "sequence_number": pl.String(),
-    "arrival_time": pl.Datetime("ms"),
+    "partition_key": pl.String(), "sequence_number": pl.String(), "arrival_time": pl.Datetime("ms"),
     "shard": pl.String(),
-}
+}  # fmt: skip
 """What can be known about a record, and its type."""
 POLL_MS = 200  # while records arrive: Kinesis allows all readers of a shard together five reads a second
 FAILOVER_MS = 10_000  # a lease whose counter hasn't moved for this long counts as abandoned: KCL's default

@@ -103,6 +103,10 @@ class Kinesis(Access):
         return self._spec(stream_id, options, "Kinesis keeps no positions of writers")
 
     def checked(self) -> Kinesis:
+        about_table = {"failover": self.failover_ms is not None, "lease_ahead": self.lease_ahead != "stop"}
+        if self.lease_table is None and (wrong := [name for name, given in about_table.items() if given]):
+            hint = "name it with lease_table=, or leave it out"
+            raise DeclarationError(f"{wrong[0]}= is about a lease table", hint=hint)
         needless = [name for name in ("profile", "role", "proxy") if getattr(self, name) is not None]
         if needless and self.endpoint_url == _MEMORY:
             said = f"{needless[0]}= is for Amazon's streams, not for one in memory"
@@ -213,10 +217,10 @@ def kinesis(
             _key(key),
             _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
             one_of("lost", lost, Lost),
-            _lease_ahead(lease_ahead, lease_table),
+            one_of("lease_ahead", lease_ahead, LeaseAhead),
             _records_per_call(records_per_call),
             _ms("poll_interval", poll_interval, POLL_MS, 60_000),
-            _failover(failover, lease_table),
+            _ms("failover", failover, 1000, 3_600_000),
             region=_region(region, name),
             endpoint_url=_endpoint(endpoint_url, lease_table),
             profile=_matching("profile", profile, _PROFILE, "write the name of a profile in ~/.aws/config"),
@@ -283,18 +287,6 @@ def _records_per_call(value: object) -> int | None:
         return value
     hint = f"use 1 to {READ_RECORDS}, Kinesis' limit"
     raise DeclarationError(f"records_per_call={value!r} is not a number of records", hint=hint)
-
-
-def _failover(value: Duration | None, lease_table: str | None) -> int | None:
-    if value is not None and lease_table is None:
-        raise DeclarationError("failover= is about a lease table", hint="name it with lease_table=, or leave it out")
-    return _ms("failover", value, 1000, 3_600_000)
-
-
-def _lease_ahead(chosen: LeaseAhead, lease_table: str | None) -> LeaseAhead:
-    if lease_table is None and chosen != "stop":
-        raise DeclarationError("lease_ahead= is about a lease table", hint="name it with lease_table=, or leave it out")
-    return one_of("lease_ahead", chosen, LeaseAhead)
 
 
 def _endpoint(url: object, lease_table: str | None) -> str | None:

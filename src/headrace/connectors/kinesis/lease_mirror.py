@@ -16,24 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
+from headrace.connectors.kinesis import leases
 from headrace.connectors.kinesis.api import FAILOVER_MS, Access, Position, Shard, ShardState, ShardTree
-from headrace.connectors.kinesis.leases import (
-    RENEW_MS,
-    Followed,
-    Kind,
-    Lease,
-    LeaseTable,
-    Row,
-    Rows,
-    Write,
-    ahead,
-    evict,
-    followed,
-    others,
-    parse_lease,
-    takeover,
-    writes,
-)
+from headrace.connectors.kinesis.leases import RENEW_MS, Followed, Kind, Lease, LeaseTable, Row, Rows, Write
 from headrace.core.calls import Retry
 from headrace.core.clock import Clock
 from headrace.core.errors import InfrastructureError, LeaseHeldError, UnavailableError, needing
@@ -83,30 +68,32 @@ class LeaseMirror:
 
     def found(self, start: Position) -> dict[str, ShardState]:
         """Where each shard was when the table was opened, for an app that begins at ``start`` in place of a KCL app."""
-        return takeover(self._found, start)
+        return leases.takeover(self._found, start)
 
     def ahead(self, standing: Mapping[str, ShardState], tree: ShardTree) -> dict[str, ShardState]:
         """How far other applications had read when the table was opened, where the app stands behind that."""
-        return ahead(standing, others(self._found, self._wanted.app), {lease.shard for lease in self._found}, tree)
+        return leases.ahead(
+            standing, leases.others(self._found, self._wanted.app), {lease.shard for lease in self._found}, tree
+        )
 
     def follow(self, slots: Sequence[SlotReport | None], listed: Sequence[Shard]) -> None:
         """Write what the commits have changed and what is due, or else later. Raises ``LeaseHeldError`` only."""
-        self._wanted = followed(self._wanted.app, slots, listed, self._wanted.renew_ms)
+        self._wanted = leases.followed(self._wanted.app, slots, listed, self._wanted.renew_ms)
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._resume_ms:
             return
         calls = min(CALLS_AT_MOST, max(CALLS_AT_LEAST, len(self._rows) // 10))
-        self._write(writes(self._wanted, self._supposed, now_ms)[:calls])
+        self._write(leases.writes(self._wanted, self._supposed, now_ms)[:calls])
 
     def close(self) -> None:
         """Write what the commits have changed, and give the leases up, so that others needn't wait for them."""
         until_ms = self._clock.monotonic_ms() + CLOSE_MS
         try:
             for _ in range(_WRITES_PER_ROW):
-                due = writes(self._wanted, self._supposed, math.inf)
+                due = leases.writes(self._wanted, self._supposed, math.inf)
                 self._write((write for write in due if write.kind is not Kind.RENEW), until_ms)
             ours = [row.lease for row in self._supposed.values() if self._wanted.ours(row.lease.holder)]
-            self._write((evict(lease) for lease in ours), until_ms)
+            self._write((leases.evict(lease) for lease in ours), until_ms)
             left = sum(self._wanted.ours(row.lease.holder) for row in self._supposed.values())
             if left:
                 said = "leases weren't released, and have to expire"
@@ -159,7 +146,7 @@ class LeaseMirror:
         reopens = write.kind is Kind.CHECKPOINT and before is not None and before.lease.checkpoint.finished
         if write.kind not in (Kind.CREATE, Kind.TAKE) and not reopens:
             return
-        lease = parse_lease({**({} if before is None else before.lease.item()), **write.put})
+        lease = leases.parse_lease({**({} if before is None else before.lease.item()), **write.put})
         if lease is not None and not lease.checkpoint.finished:
             # The app may have a lease now, and the shard may be in no slot when that is tried again. So it is supposed
             # to have it: the next write of the row finds out. (Of a finished one there may be no next write. It is
@@ -205,12 +192,6 @@ def _signs_of_life(lease: Lease) -> tuple[int, str | None, str | None]:
 def _held(table: str, shard: str, owner: str) -> LeaseHeldError:
     hint = "stop that application, or name another table; two applications on one table process each record twice"
     return LeaseHeldError(f"lease table {table}: the lease of {shard} belongs to {owner}, which is alive", hint=hint)
-
-
-def open_leases(
-    name: str, app: str, access: Access, *, clock: Clock, wait: Wait, failover_ms: int = FAILOVER_MS
-) -> LeaseMirror:
-    return LeaseMirror.open(dynamo_table(name, access, wait=wait), app, clock, wait, failover_ms)
 
 
 def dynamo_table(name: str, access: Access, *, wait: Wait) -> LeaseTable:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 import msgspec
 from typing_extensions import override
 
+from headrace.connectors.kinesis import leases
 from headrace.connectors.kinesis.api import (
     DAY_H,
     HASH_END,
@@ -38,18 +39,7 @@ from headrace.connectors.kinesis.api import (
     key_hash,
     size_of,
 )
-from headrace.connectors.kinesis.leases import (
-    KEY,
-    Item,
-    Kind,
-    Lease,
-    LeaseTable,
-    Write,
-    Written,
-    number,
-    parse_lease,
-    text,
-)
+from headrace.connectors.kinesis.leases import Item, Kind, Lease, LeaseTable, Write, Written
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
     InfrastructureError,
@@ -369,7 +359,7 @@ class MemoryLeaseTable(LeaseTable):
 
     @override
     def leases(self) -> list[Lease]:
-        found = (parse_lease(item) for item in self.items.values())
+        found = (leases.parse_lease(item) for item in self.items.values())
         return [lease for lease in found if lease is not None]
 
     @override
@@ -377,16 +367,16 @@ class MemoryLeaseTable(LeaseTable):
         item = self.items.get(write.shard)
         seen = item or {}
         if any(seen.get(name) != value for name, value in write.when.items()):
-            return Written(False, parse_lease(item) if item is not None else None)
+            return Written(False, leases.parse_lease(item) if item is not None else None)
         if write.kind is Kind.DELETE:
             self.items.pop(write.shard, None)
             return Written(True, None)
         after = {name: value for name, value in seen.items() if name not in write.remove} | dict(write.put)
         for name, by in write.add.items():
-            after[name] = number(int(after.get(name, number(0))["N"]) + by)
-        after[KEY] = text(write.shard)
+            after[name] = leases.number(int(after.get(name, leases.number(0))["N"]) + by)
+        after[leases.KEY] = leases.text(write.shard)
         self.items[write.shard] = after
-        return Written(True, parse_lease(after))
+        return Written(True, leases.parse_lease(after))
 
     @override
     def close(self) -> None:

@@ -239,14 +239,9 @@ def unpacked(records: Sequence[KinesisRecord], after: Position, hashes: Callable
         return _with_aggregates(records, after, hashes(), end)
     if after.sub is not None:  # KCL also numbers records that aren't aggregates
         records = _following(records, Position(after.sequence))
-    plain = Fetched(
-        [record.data for record in records],
-        [record.key for record in records],
-        [record.sequence for record in records],
-        [record.arrived_ms for record in records],
-        end,
-    )
-    return plain, 0
+    data, keys = [record.data for record in records], [record.key for record in records]
+    sequences, arrived_ms = [record.sequence for record in records], [record.arrived_ms for record in records]
+    return Fetched(data, keys, sequences, arrived_ms, end), 0
 
 
 def _following(records: Sequence[KinesisRecord], after: Position) -> Sequence[KinesisRecord]:

@@ -38,7 +38,7 @@ from headrace.connectors.kinesis.consumer import KinesisConsumer, RecordRows, mo
 from headrace.connectors.kinesis.dealer import KinesisDealer
 from headrace.connectors.kinesis.dealing import Dealing
 from headrace.connectors.kinesis.feed import Common, FetchingByThreads, Pace
-from headrace.connectors.kinesis.lease_mirror import LeaseMirror, open_leases
+from headrace.connectors.kinesis.lease_mirror import LeaseMirror, dynamo_table
 from headrace.connectors.kinesis.memory import stream_of
 from headrace.connectors.kinesis.target import KinesisTarget, check_key
 from headrace.core.clock import Clock, WallClock, check_past, utc_text
@@ -324,8 +324,9 @@ class KinesisSystem(SlottedSystem):
         name = self.options.lease_table
         if name is None:
             return None
-        options, wait = self.options, threading.Event().wait
-        return partial(open_leases, name, app, options, clock=self.clock, wait=wait, failover_ms=options.failover_ms)
+        wait = threading.Event().wait
+        open_table = partial(dynamo_table, name, self.options, wait=wait)
+        return lambda: LeaseMirror.open(open_table(), app, self.clock, wait, self.options.failover_ms)
 
     def _open(self) -> KinesisApi:
         return open_kinesis_api(self.options.stream, self.options)

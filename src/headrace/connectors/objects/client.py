@@ -6,7 +6,7 @@ It has threads of its own, which don't survive a fork: a process that forks othe
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain
@@ -55,19 +55,11 @@ class Objects(ObjectStore):
 
     @override
     def get(self, name: str) -> bytes | None:
-        with self._asking(name):
-            try:
-                return bytes(obstore.get(self._store, name).bytes())
-            except FileNotFoundError:
-                return None
+        return self._found(name, lambda: obstore.get(self._store, name).bytes())
 
     @override
     def read(self, name: str, start: int, length: int) -> bytes | None:
-        with self._asking(name):
-            try:
-                return bytes(obstore.get_range(self._store, name, start=start, length=length))
-            except FileNotFoundError:
-                return None
+        return self._found(name, lambda: obstore.get_range(self._store, name, start=start, length=length))
 
     @override
     def list(self, prefix: str) -> dict[str, int]:
@@ -95,6 +87,13 @@ class Objects(ObjectStore):
         if self._place.scheme == "s3" and names:
             with self._asking(min(names)):
                 obstore.delete(self._store, list(names))
+
+    def _found(self, name: str, read: Callable[[], Any]) -> bytes | None:
+        with self._asking(name):
+            try:
+                return bytes(read())
+            except FileNotFoundError:
+                return None
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:

@@ -43,6 +43,7 @@ from headrace.core.metrics import SECONDS
 
 _SCOPE = InstrumentationScope("headrace", version("headrace"))
 _MS = 1_000_000
+_About = Mapping[str, int | str]
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -92,7 +93,7 @@ class Collector:
     def _spans(self, trace: VersionTrace) -> Iterator[ReadableSpan]:
         first = min(commit.began_ms for commit in trace.commits.values())
         last = max(commit.began_ms + _length(commit) for commit in trace.commits.values())
-        number: Mapping[str, int | str] = {"headrace.version": trace.version}
+        number: _About = {"headrace.version": trace.version}
         root = self._context(trace.version)
         yield self._span("version", root, None, number, first, last)
         for task, commit in sorted(trace.commits.items()):
@@ -105,23 +106,11 @@ class Collector:
                 yield self._span(part, own, mine, about, began + start, began + end)
 
     def _span(
-        self,
-        name: str,
-        own: SpanContext,
-        parent: SpanContext | None,
-        attributes: Mapping[str, int | str],
-        began_ms: float,
-        ended_ms: float,
+        self, name: str, own: SpanContext, parent: SpanContext | None, about: _About, began_ms: float, ended_ms: float
     ) -> ReadableSpan:
+        start, end = round(began_ms * _MS), round(ended_ms * _MS)
         return ReadableSpan(
-            name,
-            own,
-            parent,
-            self._resource,
-            dict(attributes),
-            start_time=round(began_ms * _MS),
-            end_time=round(ended_ms * _MS),
-            instrumentation_scope=_SCOPE,
+            name, own, parent, self._resource, dict(about), start_time=start, end_time=end, instrumentation_scope=_SCOPE
         )
 
     def _context(self, version: int, *where: str) -> SpanContext:
