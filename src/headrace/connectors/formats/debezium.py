@@ -14,19 +14,9 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
+from headrace.rows import formats
 from headrace.rows.dtypes import Columns, written
-from headrace.rows.formats import (
-    Decoded,
-    Decoder,
-    Format,
-    FormatSpec,
-    Payload,
-    all_values,
-    inner_format,
-    nulls,
-    with_flag,
-    without_flag,
-)
+from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload
 
 About = Literal["op", "ts_ms", "source_ts_ms"]
 ABOUT: Mapping[str, pl.DataType] = {"op": pl.String(), "ts_ms": pl.Int64(), "source_ts_ms": pl.Int64()}
@@ -66,11 +56,11 @@ class DebeziumFormat(Format):
             hint = "choose another name for the column of the envelope"
             raise DeclarationError(f"a row has a column {name!r} already", hint=hint)
         about = {name: ABOUT[what] for name, what in self._about.items()}
-        return with_flag({**row, **about}, self._deleted)  # type: ignore[dict-item]
+        return formats.with_flag({**row, **about}, self._deleted)  # type: ignore[dict-item]
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        rest = without_flag(columns, self._deleted)
+        rest = formats.without_flag(columns, self._deleted)
         for name, what in self._about.items():
             if columns.get(name, ABOUT[what]) != ABOUT[what]:
                 raise DeclarationError(
@@ -107,9 +97,9 @@ class _DebeziumDecoder(Decoder):
 
     @override
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        if all_values(payloads):
+        if formats.all_values(payloads):
             return self._decode(payloads)
-        null = nulls(payloads)
+        null = formats.nulls(payloads)
         places = np.flatnonzero(~null)
         decoded = self._decode([payload for payload in payloads if payload is not None])
         bad = [(int(places[index]), reason) for index, reason in decoded.bad]
@@ -156,4 +146,4 @@ def _wrong() -> pl.Expr:
 def open_debezium(spec: FormatSpec) -> Format:
     settings = spec.settings
     wrapped = settings["format"]["name"] in _JSON
-    return DebeziumFormat(inner_format(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)
+    return DebeziumFormat(formats.inner_format(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)

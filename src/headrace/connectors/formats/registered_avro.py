@@ -19,17 +19,9 @@ from headrace.connectors.formats.avro_rows import RowReader
 from headrace.connectors.formats.registry import Fetched, Registered, SchemaSource, SubjectWriter
 from headrace.core.errors import DeclarationError
 from headrace.core.log import logger
+from headrace.rows import formats
 from headrace.rows.dtypes import Columns
-from headrace.rows.formats import (
-    Decoded,
-    Decoder,
-    Format,
-    FormatSpec,
-    Payload,
-    all_values,
-    decode_halving,
-    without_nulls,
-)
+from headrace.rows.formats import Decoded, Decoder, Format, FormatSpec, Payload
 
 _log = logger(__name__)
 _Reader = DatumReader | RowReader
@@ -75,8 +67,8 @@ class _RegisteredAvroDecoder(Decoder):
 
     @override
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        if not all_values(payloads):
-            return without_nulls(payloads, self.decode)
+        if not formats.all_values(payloads):
+            return formats.without_nulls(payloads, self.decode)
         if not payloads:
             return Decoded(pl.DataFrame(schema=self._columns))
         ids = registry.ids_in(payloads)
@@ -88,7 +80,7 @@ class _RegisteredAvroDecoder(Decoder):
             reader = readers[id]
             if isinstance(reader, str):
                 return Decoded(pl.DataFrame(schema=self._columns), [(index, reader) for index in range(len(part))])
-            return decode_halving(part, self._columns, reader.read, lambda _, reason: f"{reason} (schema {id})")
+            return formats.decode_halving(part, self._columns, reader.read, lambda _, reason: f"{reason} (schema {id})")
 
         return registry.decode_by_id(payloads, ids, decode)
 

@@ -23,19 +23,13 @@ from dataclasses import dataclass
 import polars as pl
 from typing_extensions import override
 
+from headrace.connectors.kafka import writer_session
 from headrace.connectors.kafka.client import KafkaClient, KafkaError, NewTopic, Producer, open_producer
 from headrace.connectors.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, WantedVersion
 from headrace.connectors.kafka.rows import RecordMaker, Roles, identity
 from headrace.connectors.kafka.settings import BYTES, KafkaSettings, TopicOptions
 from headrace.connectors.kafka.topics import TopicLimits, Topics
-from headrace.connectors.kafka.writer_session import (
-    ProgressTopic,
-    VersionSender,
-    WriterSession,
-    producer_limits,
-    progress_topic_of,
-    transactional_id,
-)
+from headrace.connectors.kafka.writer_session import ProgressTopic, VersionSender, WriterSession
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
     FencedError,
@@ -180,7 +174,7 @@ class KafkaTarget(TopicTarget):
 
     def _writer(self, writer: str) -> _Writer:
         if writer not in self._writers:
-            name = self.options.progress_topic or progress_topic_of(writer.partition("/")[0])
+            name = self.options.progress_topic or writer_session.progress_topic_of(writer.partition("/")[0])
             if name not in self._progress:
                 self._progress[name] = ProgressTopic(self.options.settings, name, self.topics)
             session = WriterSession(self.options.settings, writer, self.limits, self._progress[name], self.closing)
@@ -274,9 +268,9 @@ class _Writer:
             )
         if machine.state is State.SHARED:
             who = f" by {machine.other}" if machine.other else ""
+            id_ = writer_session.transactional_id(writer)
             return FencedError(
-                f"topic {topic!r}: the transactional id {transactional_id(writer)!r} is also used by another "
-                f"process{who}, again and again",
+                f"topic {topic!r}: the transactional id {id_!r} is also used by another process{who}, again and again",
                 hint="two apps of this name write to this cluster: rename one of them",
             )
         if self._error is not None:
@@ -320,7 +314,7 @@ class _PlainWriter:
     def publish(self, version: int, rows: Sequence[pl.DataFrame]) -> None:
         self._limits.look()
         self._undelivered = None
-        limits = producer_limits(self._limits.record_bytes)
+        limits = writer_session.producer_limits(self._limits.record_bytes)
         client = self._client = self._client or open_producer(self._settings, None, self._heard, **limits)
         try:
             end_s = time.monotonic() + VERSION_S

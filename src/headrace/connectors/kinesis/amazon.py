@@ -25,20 +25,8 @@ from botocore.credentials import (
 )
 from typing_extensions import override
 
-from headrace.connectors.kinesis.api import (
-    READ_RECORDS,
-    Access,
-    IteratorExpired,
-    KinesisApi,
-    KinesisRecord,
-    Page,
-    Position,
-    Put,
-    PutResult,
-    Shard,
-    StreamSummary,
-    check_put,
-)
+from headrace.connectors.kinesis import api
+from headrace.connectors.kinesis.api import Access, KinesisApi, KinesisRecord, Page, Position, Put, PutResult, Shard
 from headrace.core.errors import (
     HeadraceError,
     InfrastructureError,
@@ -178,10 +166,10 @@ class BotoKinesis(KinesisApi):
         raise problem
 
     @override
-    def describe(self) -> StreamSummary:
+    def describe(self) -> api.StreamSummary:
         found = self._call("describe_stream_summary")["StreamDescriptionSummary"]
         created_ms = _ms(found["StreamCreationTimestamp"])
-        return StreamSummary(self._name, created_ms, found["OpenShardCount"], found["RetentionPeriodHours"])
+        return api.StreamSummary(self._name, created_ms, found["OpenShardCount"], found["RetentionPeriodHours"])
 
     @override
     def shards(self) -> list[Shard]:
@@ -212,7 +200,7 @@ class BotoKinesis(KinesisApi):
     @override
     def records(self, iterator: str, limit: int) -> Page:
         shard, _, place = iterator.partition(" ")
-        found = self._call("get_records", {}, shard, ShardIterator=place, Limit=min(limit, READ_RECORDS))
+        found = self._call("get_records", {}, shard, ShardIterator=place, Limit=min(limit, api.READ_RECORDS))
         after = found.get("NextShardIterator")
         if after is None and not found.get("ChildShards") and not self._closed(shard):
             # A wrong reply, which Amazon's own library knows too: to believe it would be to lose records.
@@ -222,7 +210,7 @@ class BotoKinesis(KinesisApi):
 
     @override
     def put(self, records: Sequence[Put]) -> list[PutResult]:
-        check_put(self._name, records)
+        api.check_put(self._name, records)
         entries: list[dict[str, object]] = [{"Data": one.data, "PartitionKey": one.key} for one in records]
         for entry, record in zip(entries, records, strict=True):
             if record.hash is not None:
@@ -268,7 +256,7 @@ def _problem(where: str, call: str, error: Any, endpoint: str = "") -> Exception
     if code in _THROTTLED:
         return ThrottledError(said)
     if code == "ExpiredIteratorException":
-        return IteratorExpired(said)
+        return api.IteratorExpired(said)
     if code == "ResourceNotFoundException":
         return StreamNotFoundError(said, hint="check the stream's name, the region and the account")
     if code in _REFUSED:

@@ -58,19 +58,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.connectors.kinesis.api import (
-    DONE,
-    OLDEST,
-    Phase,
-    Position,
-    Shard,
-    ShardState,
-    ShardTree,
-    age,
-    home,
-    parse_state,
-    reading,
-)
+from headrace.connectors.kinesis import api
+from headrace.connectors.kinesis.api import DONE, OLDEST, Phase, Position, Shard, ShardState, ShardTree
 from headrace.connectors.kinesis.slot import END, EXPECT, FORGET, ShardOrder, read_from, release_to, skip_to
 from headrace.systems.slot_reports import SlotOrders, SlotReport
 
@@ -83,7 +72,7 @@ class Holdings:
         self._of: dict[str, dict[int, ShardState]] = {}
         for slot, report in enumerate(reports):
             for shard, text in report.shards.items():
-                self._of.setdefault(shard, {})[slot] = parse_state(text)
+                self._of.setdefault(shard, {})[slot] = api.parse_state(text)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._of)
@@ -182,7 +171,7 @@ class Moves:
             if holdings.slots(shard, *Phase) == holdings.slots(shard, Phase.READING) == [giver]
             and not self._pausing(shard, now_ms)
         ]
-        return max(shards, key=lambda shard: (tree.is_open(shard), age(shard)), default=None)
+        return max(shards, key=lambda shard: (tree.is_open(shard), api.age(shard)), default=None)
 
     def _adopt(self, holdings: Holdings, now_ms: int) -> None:
         # Moves that another dealer began.
@@ -299,8 +288,8 @@ class Beginnings:
             if ended_in is not None:
                 return ended_in
             if self._lost(parent):
-                return home(parent, len(slots))
-        return home(shard, len(slots))
+                return api.home(parent, len(slots))
+        return api.home(shard, len(slots))
 
 
 AUDIT_MS = 60_000
@@ -333,7 +322,7 @@ class Dealing:
             return None
         beginnings = Beginnings(tree, holdings, self._start, self._known)
         unread = {
-            shard: DONE if beginnings.over(shard) else self._known.get(shard, reading(self._start))
+            shard: DONE if beginnings.over(shard) else self._known.get(shard, api.reading(self._start))
             for shard in tree.ids
         }
         return unread | {shard: state for shard in holdings if (state := holdings.furthest(shard)) is not None}

@@ -40,18 +40,8 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from headrace.connectors.kinesis.api import (
-    DONE,
-    FAILOVER_MS,
-    OLDEST,
-    Phase,
-    Position,
-    Shard,
-    ShardState,
-    ShardTree,
-    parse_state,
-    reading,
-)
+from headrace.connectors.kinesis import api
+from headrace.connectors.kinesis.api import DONE, FAILOVER_MS, OLDEST, Phase, Position, Shard, ShardState, ShardTree
 from headrace.core.errors import InfrastructureError
 from headrace.systems.slot_reports import SlotReport
 
@@ -195,7 +185,7 @@ def parse_lease(item: Item) -> Lease | None:
 
 def takeover(leases: Iterable[Lease], start: Position) -> dict[str, ShardState]:
     return {
-        lease.shard: DONE if lease.checkpoint.finished else reading(lease.checkpoint.position(start))
+        lease.shard: DONE if lease.checkpoint.finished else api.reading(lease.checkpoint.position(start))
         for lease in leases
     }
 
@@ -391,7 +381,7 @@ def followed(
     furthest: dict[str, tuple[int, ShardState]] = {}
     for slot, report in enumerate(slots):
         for shard, text in ({} if report is None else report.shards).items():
-            state = parse_state(text)
+            state = api.parse_state(text)
             if state.phase is Phase.EXPECTED:
                 continue
             other = furthest.get(shard)
@@ -488,7 +478,7 @@ def _begun(wanted: Followed, rows: Rows, shard: str) -> bool:
 def others(leases: Collection[Lease], app: str) -> dict[str, ShardState]:
     """What other applications than this one have written last, by shard, if they have read any of it."""
     return {
-        lease.shard: DONE if lease.checkpoint.finished else reading(lease.checkpoint.position(OLDEST))
+        lease.shard: DONE if lease.checkpoint.finished else api.reading(lease.checkpoint.position(OLDEST))
         for lease in leases
         if lease.checkpoint.begun and lease.mark != mark_of(lease.checkpoint, f"{app}/")
     }

@@ -18,27 +18,8 @@ from typing import Any, Literal, Self
 import msgspec
 from typing_extensions import override
 
-from headrace.connectors.kinesis import leases
-from headrace.connectors.kinesis.api import (
-    DAY_H,
-    HASH_END,
-    OLDEST,
-    PUT_RECORDS,
-    READ_BYTES,
-    READ_RECORDS,
-    IteratorExpired,
-    KinesisApi,
-    KinesisRecord,
-    Page,
-    Position,
-    Put,
-    PutResult,
-    Shard,
-    StreamSummary,
-    check_put,
-    key_hash,
-    size_of,
-)
+from headrace.connectors.kinesis import api, leases
+from headrace.connectors.kinesis.api import KinesisApi, KinesisRecord, Page, Position, Put, PutResult, Shard
 from headrace.connectors.kinesis.leases import Item, Kind, Lease, LeaseTable, Write, Written
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
@@ -69,7 +50,7 @@ class MemoryKinesis(KinesisApi):
         self.throttled: set[str] = set()
         self.list_lag_ms = 0
         self.empty_every = 0
-        self.kept_h = DAY_H
+        self.kept_h = api.DAY_H
         self.interfere: Callable[[Call, Moment], None] = lambda _call, _moment: None
         self._clock = clock
         self._lock = threading.RLock()
@@ -90,7 +71,7 @@ class MemoryKinesis(KinesisApi):
             self._shards = {}
             self._created_ms = max(self._clock.now_ms(), self._created_ms + 1)
             second = self._second_after(self._second)
-            for first, end in pairwise(HASH_END * n // shards for n in range(shards + 1)):
+            for first, end in pairwise(api.HASH_END * n // shards for n in range(shards + 1)):
                 self._add(second, first, end - 1)
 
     def delete(self) -> None:
@@ -129,10 +110,10 @@ class MemoryKinesis(KinesisApi):
             self._expired = self._issued
 
     @override
-    def describe(self) -> StreamSummary:
+    def describe(self) -> api.StreamSummary:
         with self._call("describe"):
             open_shards = sum(shard.takes for shard in self._shards.values())
-            return StreamSummary(self.name, self._created_ms, open_shards, self.kept_h)
+            return api.StreamSummary(self.name, self._created_ms, open_shards, self.kept_h)
 
     @override
     def shards(self) -> list[Shard]:
@@ -153,7 +134,7 @@ class MemoryKinesis(KinesisApi):
             if created_ms != self._created_ms:
                 raise StreamNotFoundError(f"the iterator belongs to an earlier stream {self.name!r}")
             if serial <= self._expired or self._clock.now_ms() - made_ms > _ITERATOR_MS:
-                raise IteratorExpired(f"the iterator of {name} of the stream {self.name!r} has expired")
+                raise api.IteratorExpired(f"the iterator of {name} of the stream {self.name!r} has expired")
             shard = self._shard(name)
             self._check_throttled(shard)
             now_ms = self._clock.monotonic_ms()
@@ -163,16 +144,16 @@ class MemoryKinesis(KinesisApi):
             shard.pages += 1
             if self.empty_every and shard.pages % self.empty_every == 0:
                 return Page([], self._issue(shard, index), shard.behind_ms(index, self._clock.now_ms()))
-            records, after = shard.page(index, min(limit, READ_RECORDS))
+            records, after = shard.page(index, min(limit, api.READ_RECORDS))
             if self.limited:
-                shard.read_bytes.spend(now_ms, sum(map(size_of, records)))
+                shard.read_bytes.spend(now_ms, sum(map(api.size_of, records)))
             iterator_after = self._issue(shard, after) if shard.takes or after < shard.end else None
             return Page(records, iterator_after, shard.behind_ms(after, self._clock.now_ms()))
 
     @override
     def put(self, records: Sequence[Put]) -> list[PutResult]:
         with self._call("put"):
-            check_put(self.name, records)
+            api.check_put(self.name, records)
             return [self._put(record) for record in records]
 
     @override
@@ -189,7 +170,7 @@ class MemoryKinesis(KinesisApi):
             self.interfere(call, "done")
 
     def _put(self, put: Put) -> PutResult:
-        number = key_hash(put.key) if put.hash is None else put.hash
+        number = api.key_hash(put.key) if put.hash is None else put.hash
         shard = next(shard for shard in self._shards.values() if shard.takes and shard.first <= number <= shard.last)
         now_ms = self._clock.monotonic_ms()
         try:
@@ -197,7 +178,7 @@ class MemoryKinesis(KinesisApi):
             if self.limited:
                 shard.put_bytes.check(now_ms)
                 shard.puts.spend(now_ms)
-                shard.put_bytes.spend(now_ms, size_of(put))
+                shard.put_bytes.spend(now_ms, api.size_of(put))
         except ThrottledError:
             return PutResult(error=f"ProvisionedThroughputExceededException: Rate exceeded for shard {shard.id}")
         return PutResult(shard.id, shard.append(put, self._clock.now_ms()))
@@ -312,8 +293,8 @@ class _StoredShard:
         records: list[KinesisRecord] = []
         size = 0
         for record in islice(self._records, start, start + limit):
-            size += size_of(record)
-            if records and size > READ_BYTES:
+            size += api.size_of(record)
+            if records and size > api.READ_BYTES:
                 break
             records.append(record)
         return records, self._trimmed + start + len(records)
@@ -425,8 +406,8 @@ class KinesisStream:
     def put(self, key: str, *records: Record) -> None:
         """Write records to the shard of a partition key, in this order: dicts become JSON, texts UTF-8."""
         datas = [_encoded(record) for record in records]
-        for start in range(0, len(datas), PUT_RECORDS):
-            results = self._stream.put([Put(key, data) for data in datas[start : start + PUT_RECORDS]])
+        for start in range(0, len(datas), api.PUT_RECORDS):
+            results = self._stream.put([Put(key, data) for data in datas[start : start + api.PUT_RECORDS]])
             if wrong := [result.error for result in results if result.error]:
                 raise InfrastructureError(f"{len(wrong)} records weren't written: {wrong[0]}")
 
@@ -434,9 +415,9 @@ class KinesisStream:
         """What records hold, shard by shard, those that have ended too, each in its order."""
         found: list[bytes] = []
         for shard in self._stream.shards():
-            place: str | None = self._stream.iterator(shard.id, OLDEST)
+            place: str | None = self._stream.iterator(shard.id, api.OLDEST)
             while place is not None:
-                page = self._stream.records(place, READ_RECORDS)
+                page = self._stream.records(place, api.READ_RECORDS)
                 found += [record.data for record in page.records]
                 place = page.iterator if page.records or page.behind_ms else None
         return found

@@ -19,17 +19,8 @@ from enum import Enum
 import msgspec
 from typing_extensions import override
 
-from headrace.connectors.kinesis.api import (
-    DONE,
-    EXPECTED,
-    OLDEST,
-    Phase,
-    Position,
-    ShardState,
-    parse_position,
-    parse_state,
-    reading,
-)
+from headrace.connectors.kinesis import api
+from headrace.connectors.kinesis.api import DONE, EXPECTED, OLDEST, Phase, Position, ShardState
 from headrace.core.errors import ProtocolError
 from headrace.systems.slot_reports import Shards, SlotOrders
 
@@ -82,7 +73,7 @@ def skip_to(position: Position) -> ShardOrder:
 def parse_order(text: str) -> ShardOrder:
     word, _, rest = text.partition(" ")
     if word in (Do.READ.value, Do.SKIP.value):
-        return ShardOrder(Do(word), parse_position(rest))
+        return ShardOrder(Do(word), api.parse_position(rest))
     if word == Do.RELEASE.value and rest.isdecimal():
         return release_to(int(rest))
     if text in (str(EXPECT), str(FORGET), str(END)):
@@ -97,7 +88,7 @@ class Slot:
         """Go on with these shards; with a ``moment`` from there, and with what comes that no slot has read."""
         self._start = None if shards else moment
         self._moved = moment is not None
-        self._states = {shard: parse_state(text) for shard, text in shards.items()}
+        self._states = {shard: api.parse_state(text) for shard, text in shards.items()}
         self._turns: list[str] = []
         self.directed = False  # the dealer has said what there is for the slot
         self.changed = moment is not None
@@ -128,7 +119,7 @@ class Slot:
         return skipped
 
     def came_to(self, shard: str, position: Position) -> None:
-        self._set(shard, reading(position))
+        self._set(shard, api.reading(position))
 
     def finished(self, shard: str) -> None:
         self._set(shard, DONE)
@@ -159,7 +150,7 @@ def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
     phase = None if state is None else state.phase
     match order.do:
         case Do.READ if phase in (None, Phase.EXPECTED):
-            return reading(order.position)
+            return api.reading(order.position)
         case Do.EXPECT if phase is None:
             return EXPECTED
         case Do.RELEASE if state is not None and phase is Phase.READING:
@@ -176,7 +167,7 @@ def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
 def _moved(state: ShardState, moment: Position) -> ShardState:
     match state.phase:
         case Phase.READING | Phase.DONE:
-            return reading(moment)
+            return api.reading(moment)
         case Phase.RELEASED:
             return state.at(moment)
         case Phase.EXPECTED:

@@ -15,19 +15,7 @@ from opentelemetry import context
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricExportResult,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -71,9 +59,9 @@ class Collector:
     def send_metrics(self, series: Iterable[Series], now_ms: int) -> bool:
         if self._metrics is None:
             return True
-        scope = ScopeMetrics(_SCOPE, list(_metrics(series, self._started, now_ms * _MS)), "")
-        data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
-        return self._metrics.export(data) is MetricExportResult.SUCCESS
+        scope = export.ScopeMetrics(_SCOPE, list(_metrics(series, self._started, now_ms * _MS)), "")
+        data = export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")])
+        return self._metrics.export(data) is export.MetricExportResult.SUCCESS
 
     def send_traces(self, traces: Sequence[VersionTrace]) -> bool:
         if self._traces is None:
@@ -148,15 +136,15 @@ def _resource(app: str) -> Resource:
     return found
 
 
-def _metrics(series: Iterable[Series], started: int, now: int) -> Iterator[Metric]:
+def _metrics(series: Iterable[Series], started: int, now: int) -> Iterator[export.Metric]:
     for name, found in by_name(series).items():
-        yield Metric(name_of(name), help_of(found[0]), unit_of(name), _points(found, started, now))
+        yield export.Metric(name_of(name), help_of(found[0]), unit_of(name), _points(found, started, now))
 
 
-def _points(found: Sequence[Series], started: int, now: int) -> Sum | Gauge | Histogram:
+def _points(found: Sequence[Series], started: int, now: int) -> export.Sum | export.Gauge | export.Histogram:
     if found[0].kind == "histogram":
         points = [
-            HistogramDataPoint(
+            export.HistogramDataPoint(
                 attributes=attributes_of(one.name, one.labels),
                 start_time_unix_nano=started,
                 time_unix_nano=now,
@@ -169,11 +157,13 @@ def _points(found: Sequence[Series], started: int, now: int) -> Sum | Gauge | Hi
             )
             for one in found
         ]
-        return Histogram(points, AggregationTemporality.CUMULATIVE)
-    numbers = [NumberDataPoint(attributes_of(one.name, one.labels), started, now, float(one.value)) for one in found]
+        return export.Histogram(points, export.AggregationTemporality.CUMULATIVE)
+    numbers = [
+        export.NumberDataPoint(attributes_of(one.name, one.labels), started, now, float(one.value)) for one in found
+    ]
     if found[0].kind == "counter":
-        return Sum(numbers, AggregationTemporality.CUMULATIVE, is_monotonic=True)
-    return Gauge(numbers)
+        return export.Sum(numbers, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    return export.Gauge(numbers)
 
 
 def _length(commit: CommitParts) -> float:
