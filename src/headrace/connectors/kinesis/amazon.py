@@ -145,6 +145,7 @@ def local_problem(where: str, call: str, service: str, error: Exception, endpoin
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ANSWER_S = 10
 _THROTTLED = THROTTLED | {"KMSThrottlingException", "TooManyRequestsException"}
 _PASSES = PASSES | {"ExpiredNextTokenException", "ResourceInUseException"}
 _REFUSED = {"InvalidArgumentException", "ParamValidation", "SerializationException", "ValidationException"}
@@ -159,7 +160,7 @@ class BotoKinesis(KinesisApi):
         self._name = stream
         self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         try:
-            self._client = client_of("kinesis", access, connect_s=3, answer_s=10, connections=50)
+            self._client = client_of("kinesis", access, connect_s=3, answer_s=_ANSWER_S, connections=50)
             return
         except (ValueError, *FAILURES) as error:
             problem = _problem(f"the stream {stream!r} of Kinesis", "connecting", error)
