@@ -77,7 +77,12 @@ class DataFrameInput:
         for name in self.key:
             if name not in declared.columns:
                 raise unknown_column(name, declared.columns, " in the input, by which its rows are to be placed")
-            _check_hashed_alike(name, self.columns[name], declared.columns[name])
+            here, there = self.columns[name], declared.columns[name]
+            if here != there and not (here.is_integer() and there.is_integer()):  # else the hash may differ
+                raise DeclarationError(
+                    f"rows are placed by column {name!r}, which is {here} in the DataFrame and declared as {there}",
+                    hint=f"declare it as {here}, or cast it in the DataFrame",
+                )
         return declared
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
@@ -85,7 +90,12 @@ class DataFrameInput:
         if use.start != "oldest":
             raise DeclarationError(f"start={use.start!r}: a DataFrame gets no rows later", hint="leave start= out")
         for name in use.event_time:
-            _check_sortable(name, self.columns[name])
+            dtype = self.columns[name]
+            if not (isinstance(dtype, pl.Datetime) or dtype in _SORTABLE):
+                raise DeclarationError(
+                    f"the event time column {name!r} of the DataFrame is {dtype}, which may not sort by time",
+                    hint=f'convert it to a time first: .withColumn("{name}", F.to_timestamp("{name}"))',
+                )
         place = f"{use.home}/dataframes/{use.app}/{stream_id}"
         options: dict[str, Any] = {
             "path": place,
@@ -202,21 +212,3 @@ def _instead_of(library: str) -> str:
     if library in ("polars", "pandas"):
         return "write it to Parquet, and read that with hr.io.files(path)"
     return "write hr.io.dataframe(spark.read.parquet(path)), or spark.read.table(name)"
-
-
-def _check_hashed_alike(name: str, found: pl.DataType, declared: pl.DataType) -> None:
-    """Raise if a key's hash in the DataFrame differs from its hash in the app."""
-    if found != declared and not (found.is_integer() and declared.is_integer()):
-        raise DeclarationError(
-            f"rows are placed by column {name!r}, which is {found} in the DataFrame and declared as {declared}",
-            hint=f"declare it as {found}, or cast it in the DataFrame",
-        )
-
-
-def _check_sortable(name: str, dtype: pl.DataType) -> None:
-    """Raise if the values don't have the order of the times that they stand for."""
-    if not (isinstance(dtype, pl.Datetime) or dtype in _SORTABLE):
-        raise DeclarationError(
-            f"the event time column {name!r} of the DataFrame is {dtype}, which may not sort by time",
-            hint=f'convert it to a time first: .withColumn("{name}", F.to_timestamp("{name}"))',
-        )

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import polars as pl
 from typing_extensions import override
 
 from headrace.api.checks import Declaring, SchemaLike, key_names, one_of
@@ -461,7 +460,13 @@ def input_schema(
     """
     declared = _declared(stream, format, about, schema)
     for name in about.keys() & declared.columns.keys():
-        _check_type(name, what[name], about[name], declared.columns[name])
+        found, wanted = about[name], declared.columns[name]
+        if cast_safety(found, wanted) not in (CastSafety.SAME, CastSafety.LOSSLESS):
+            raise DeclarationError(
+                f"column {name!r} is the {what[name]} of a record, which is of type {written(found)}, "
+                f"not {written(wanted)}",
+                hint="declare it so, or leave it out of the schema",
+            )
     contents = {name: dtype for name, dtype in declared.columns.items() if name not in about}
     if not contents:
         raise DeclarationError(
@@ -494,14 +499,6 @@ def _declared(stream: str, format: FormatSpec, about: Columns, schema: SchemaLik
             f"record_columns: a record of {stream} has a column {both[0]!r} already", hint="give it another name"
         )
     return Schema.of({**own, **about})
-
-
-def _check_type(name: str, what: str, known: pl.DataType, declared: pl.DataType) -> None:
-    if cast_safety(known, declared) not in (CastSafety.SAME, CastSafety.LOSSLESS):
-        raise DeclarationError(
-            f"column {name!r} is the {what} of a record, which is of type {written(known)}, not {written(declared)}",
-            hint="declare it so, or leave it out of the schema",
-        )
 
 
 # -- record formats ----------------------------------------------------------------------------------

@@ -261,7 +261,10 @@ def producer_ids(
 
 
 def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
-    shared = _shared_streams(graph, stage)
+    shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
+    for table in stage.tables:
+        if graph.tables[table].kind == "global":
+            shared.update(graph.tables[table].side_inputs)
     streams = sorted({*stage.inputs, *stage.side_inputs})
     if graph.settings.grouping == "container":
         # Here containers divide the partitions among themselves.
@@ -277,14 +280,6 @@ def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], conta
         )
         for n in range(task_count)
     ]
-
-
-def _shared_streams(graph: Graph, stage: StagePlan) -> set[str]:
-    shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
-    for table in stage.tables:
-        if graph.tables[table].kind == "global":
-            shared.update(graph.tables[table].side_inputs)
-    return shared
 
 
 def _partitions(graph: Graph, wanted: Mapping[str, range]) -> tuple[SSP, ...]:

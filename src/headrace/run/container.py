@@ -33,7 +33,6 @@ from headrace.core.log import ROOT, LogSettings, fields_of, logger
 from headrace.core.metrics import entered
 from headrace.core.secrets import hide_passwords
 from headrace.plan.model import Plan
-from headrace.protocol.record import Cut
 from headrace.run.holdups import STILL_MS, Doing, InputFacts, Standstill, held_by_run_loop, holding_all, holdups, older
 from headrace.run.progress import SET_ASIDE
 from headrace.run.tables import TableAnswers
@@ -540,7 +539,10 @@ class ContainerSession:
             statuses = [msgspec.structs.replace(status, cut=mark) for status in statuses]
         statuses = [older(one, round(now - observed_ms)) for one in statuses]
         if (holdup := held_by_run_loop(self._doing(now, observed_ms), self._clock.now_ms())) is not None:
-            statuses = holding_all(statuses or self._starting(), holdup)
+            starting = (
+                TaskStatus(name=g.name, state="starting", generation=g.generation) for g in self.assignment.tasks
+            )
+            statuses = holding_all(statuses or list(starting), holdup)
         lines, dropped = self._outbox.take(again=last)
         return messages.Heartbeat(
             container=self.number,
@@ -560,7 +562,12 @@ class ContainerSession:
         return self._clock.monotonic_ms() - self._observed_ms < ms
 
     def obey(self, orders: messages.Orders) -> None:
-        self._take_part(orders.cut)
+        cut = orders.cut
+        if cut is None or cut.id != self._cut:
+            self._cut = None if cut is None else cut.id
+            # The folder gets its final name later. Where it isn't there, this is another machine.
+            self._apart = cut is not None and not Path(cut.folder).is_dir()
+        self._container.cut(None if self._apart else cut)
         self._container.direct(
             {TaskName.parse(task): (one.generation, one.number, one.slots) for task, one in orders.slots.items()}
         )
@@ -571,13 +578,6 @@ class ContainerSession:
             self._container.stop()
         elif orders.drain:
             self._container.drain()
-
-    def _take_part(self, cut: Cut | None) -> None:
-        """Take part in this cut, unless its folder, which gets its final name later, is on another machine."""
-        if cut is None or cut.id != self._cut:
-            self._cut = None if cut is None else cut.id
-            self._apart = cut is not None and not Path(cut.folder).is_dir()
-        self._container.cut(None if self._apart else cut)
 
     @property
     def calling(self) -> bool:
@@ -609,9 +609,6 @@ class ContainerSession:
             calls_since_ms=None if blocked is None else blocked.since_ms,
             calls_line=partial(line_now, blocked_in),
         )
-
-    def _starting(self) -> list[TaskStatus]:
-        return [TaskStatus(name=g.name, state="starting", generation=g.generation) for g in self.assignment.tasks]
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()

@@ -23,7 +23,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -167,18 +167,6 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
     if len(data) != size:
         raise _damaged(path, "it ends too early")
     return data
-
-
-def _remove_staged(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of these jobs (``names``: theirs, or of a file of each), and those too old to be published."""
-    for job in {name.partition("-")[0] for name in names}:
-        for path in folder.glob(f"{job}-*{_SUFFIX}"):
-            _remove(path)
-    oldest = time.time() - ABANDONED_AFTER_S
-    for path in folder.glob(f"*{_SUFFIX}"):
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < oldest:
-                _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -338,7 +326,14 @@ class Destination:
         columns = self._info.columns
         self._schema = None if columns is None else Schema(columns)
         self._given = {name: _as_written(dtype, (columns or {}).get(name)) for name, dtype in given.items()}
-        self._check_fit()
+        rows = self._conformed(
+            given_rows(pl.DataFrame(schema=self._given), self._schema, str(self.stream), self._info.added)
+        )
+        if self.options.keys:
+            try:
+                partition_of(rows, self.options.keys, self._info.partitions)
+            except DeclarationError as error:
+                raise UsageError(f"option key: {error.message}", hint=error.hint) from error
 
     def _there(self, columns: dict[str, pl.DataType]) -> StreamInfo:
         """The stream, which is created if it doesn't exist and the options give a partition count."""
@@ -357,15 +352,6 @@ class Destination:
                 hint='check option home, or let this write create the stream: option("partitions", 4)',
             )
         return admin.create(name, wanted, columns, self.options.keys)
-
-    def _check_fit(self) -> None:
-        rows = pl.DataFrame(schema=self._given)
-        rows = self._conformed(given_rows(rows, self._schema, str(self.stream), self._info.added))
-        if self.options.keys:
-            try:
-                partition_of(rows, self.options.keys, self._info.partitions)
-            except DeclarationError as error:
-                raise UsageError(f"option key: {error.message}", hint=error.hint) from error
 
     def _conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
         if self._schema is None:
@@ -457,7 +443,14 @@ class Destination:
 
     def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove abandoned files, and those of the job, which for a streaming query only ``messages`` name."""
-        _remove_staged(self.folder, [self._job, *(staged.name for staged in _staged(messages))])
+        for job in {self._job, *(staged.name.partition("-")[0] for staged in _staged(messages))}:
+            for path in self.folder.glob(f"{job}-*{_SUFFIX}"):
+                _remove(path)
+        oldest = time.time() - ABANDONED_AFTER_S
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    _remove(path)
 
 
 class BatchWriter(DataSourceArrowWriter):

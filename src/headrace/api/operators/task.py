@@ -125,7 +125,12 @@ def add_task(
 ) -> dict[str, F]:
     """Add a low-level task, by default named after its class, to the draft. Return the flow of each output."""
     own = _checked_task(task)
-    flows = _checked_inputs(draft, inputs)
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise DeclarationError(
+            f"inputs= must be a dict of the streams that the task takes, not {type(inputs).__name__} {inputs!s:.80}",
+            hint='write inputs={"views": views}',
+        )
+    flows = {check_id("the input", name): check_flow(f, f"the input {name!r}", draft) for name, f in inputs.items()}
     uses = table_uses(draft, {} if tables is None else tables, writes)
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
     times = _output_times(flows, schemas, event_time, here)
@@ -200,17 +205,6 @@ def _copied(task: Task) -> Task:
             f"this {type(task).__name__} can't be copied: {error}",
             hint="every task gets a copy, so open connections, files and locks in init(self, context)",
         ) from error
-
-
-def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Flow]:
-    if not isinstance(inputs, Mapping) or not inputs:
-        raise DeclarationError(
-            f"inputs= must be a dict of the streams that the task takes, not {type(inputs).__name__} {inputs!s:.80}",
-            hint='write inputs={"views": views}',
-        )
-    return {
-        check_id("the input", name): check_flow(flow, f"the input {name!r}", draft) for name, flow in inputs.items()
-    }
 
 
 def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple[StoreSpec, ...]:

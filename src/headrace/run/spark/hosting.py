@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -366,18 +366,7 @@ Seat = tuple[int, int]
 """A container's number and its attempt."""
 
 
-class _Job(Protocol):
-    error: HeadraceError | None
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def kill(self, container: int, attempt: int, why: str) -> bool: ...
-    def failure_count(self) -> int: ...
-    def failures(self) -> list[AttemptFailure]: ...
-    def placed(self) -> set[int]: ...
-    def slots(self) -> Slots: ...
-
-
-def watch(coordinator: Coordinator, job: _Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
+def watch(coordinator: Coordinator, job: ContainerJob, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
     """Supervise the app until it is over; returns its last status. Raises if Spark ends the job before that."""
     supervisor = Supervisor(job, coordinator.fail, coordinator.lack)
     while True:
@@ -401,7 +390,7 @@ class Supervisor:
 
     def __init__(
         self,
-        job: _Job,
+        job: ContainerJob,
         give_up: Callable[[Exception], None],
         lack: Callable[[Mapping[int, str]], None] = lambda reasons: None,
     ) -> None:
@@ -414,7 +403,11 @@ class Supervisor:
 
     def look(self, status: AppStatus, now_ms: float) -> None:
         self._kill_stuck(status, now_ms)
-        self._look_for_slots(status, now_ms)
+        self._absent = {c.id: self._absent.get(c.id, now_ms) for c in status.containers if c.state in _ABSENT}
+        long = {id_ for id_, since_ms in self._absent.items() if now_ms - since_ms >= ABSENT_MS}
+        if long and now_ms - self._asked_ms >= SLOTS_EVERY_MS:
+            self._asked_ms = now_ms
+            self._lack(lacking(long, self._job.placed(), self._job.slots()))
         count = self._job.failure_count()
         if count != self._failures_seen:
             _log.info("Spark reports failed attempts at containers", failures=count)
@@ -422,13 +415,6 @@ class Supervisor:
             registered = {c.id: -1 if c.attempt is None else c.attempt for c in status.containers}
             if error := why_hopeless(self._job.failures(), registered):
                 self._give_up(error)
-
-    def _look_for_slots(self, status: AppStatus, now_ms: float) -> None:
-        self._absent = {c.id: self._absent.get(c.id, now_ms) for c in status.containers if c.state in _ABSENT}
-        long = {id_ for id_, since_ms in self._absent.items() if now_ms - since_ms >= ABSENT_MS}
-        if long and now_ms - self._asked_ms >= SLOTS_EVERY_MS:
-            self._asked_ms = now_ms
-            self._lack(lacking(long, self._job.placed(), self._job.slots()))
 
     def _kill_stuck(self, status: AppStatus, now_ms: float) -> None:
         stuck = {(c.id, c.attempt): c.state for c in status.containers if c.state in _WHY and c.attempt is not None}

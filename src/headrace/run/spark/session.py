@@ -117,8 +117,11 @@ def open_context(
         prepare_workers(running)
         return running
     check_not_connect()
-    if hosts:
-        _check_asked(conf)
+    if hosts and (wrong := settings.wrong_settings("", (settings.required() | conf).get)):
+        raise UsageError(
+            "containers can't run with these Spark settings:\n    " + "\n    ".join(wrong),
+            hint="leave them out: Headrace sets them itself",
+        )
     if master is not None:
         check_reachable(master)
     jvm = ensure_jvm(conf | ({"spark.master": master} if master else {}))
@@ -178,15 +181,6 @@ def _complete(
     for key, value in (dict(asked) | (settings.required() if hosts else {})).items():
         conf.set(key, value)
     return conf
-
-
-def _check_asked(conf: Mapping[str, str]) -> None:
-    asked = settings.required() | dict(conf)
-    if wrong := settings.wrong_settings("", asked.get):
-        raise UsageError(
-            "containers can't run with these Spark settings:\n    " + "\n    ".join(wrong),
-            hint="leave them out: Headrace sets them itself",
-        )
 
 
 def _check_running(context: SparkContext, master: str | None) -> None:
