@@ -176,8 +176,7 @@ def _indifferent(node: Node) -> bool:
 def slack_of(plan: Plan, stage: StagePlan) -> int:
     """How far (ms) a stage's event time must stay behind that of its input, so that nothing is late in it.
 
-    If a step uses another time, computed by a function or named by a window, its messages are only as ordered as live
-    ones.
+    If a step uses another time, of a function or a window, its messages are only as ordered as live ones.
     """
     mine = set(stage.nodes)
     if not any(_has_another_time(plan, mine, id_) for id_ in stage.nodes):

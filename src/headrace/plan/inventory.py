@@ -120,9 +120,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A stage as of its last start. ``parts`` are by id.
 
-    The first ``active`` tasks read something; the others have ended permanently. ``former`` are the intermediate
-    streams that it no longer writes, and in which it has ended. ``dropped`` are the names of unneeded state that its
-    changelog may still hold.
+    The first ``active`` tasks read something; the others have ended permanently. ``former`` intermediate streams it no
+    longer writes, and has ended in. ``dropped`` names of unneeded state may still be in its changelog.
     """
 
     format: int = FORMAT
@@ -423,8 +422,7 @@ class Heritage:
     def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
         """The stages with their kept state, and the empty stages of removed ones. Names may have changed.
 
-        Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are active, it
-        begins under a new name.
+        Some tasks may have ended. A stage that needs more ``tasks`` than are active begins under a new name.
         """
         if not self.inventory and not self.inventory.gone:
             return [replace(stage, kept_as=_first_names(graph, stage)) for stage in stages]

@@ -24,8 +24,7 @@ def plan(
 ) -> Plan:
     """Plan an app. ``facts`` describe each stream by id; None or no entry means that nothing is known.
 
-    ``containers`` matters only if it groups by container. The graph has adopted ``heritage`` already. Raises
-    ``PlanError``.
+    ``containers`` matters if it groups by container. The graph has adopted ``heritage``. Raises ``PlanError``.
     """
     if containers < 1:
         raise UsageError(f"an app needs at least one container, not {containers}")

@@ -80,15 +80,11 @@ class RenderedStream:
 
     id: str
     role: str
-    system: str
-    physical: str
     place: str
     partitions: int
-    broadcast: bool
     writers: tuple[str, ...]
     readers: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    dead_letter: str | None
     delivery: Delivery | None
     target: bool
     notes: tuple[str, ...]
@@ -236,15 +232,11 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
     return RenderedStream(
         id=spec.id,
         role=spec.role.value,
-        system=spec.stream.system,
-        physical=spec.stream.name,
         place=place_of(spec),
         partitions=stream.partitions,
-        broadcast=spec.broadcast,
         writers=stream.writers,
         readers=stream.readers,
         columns=_columns(spec.schema),
-        dead_letter=spec.dead_letter,
         delivery=delivery_of(graph, spec.id) if output else None,
         target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),
@@ -517,10 +509,10 @@ def _stream_document(stream: RenderedStream) -> dict[str, Any]:
     return {
         "streamSpec": {
             "id": stream.id,
-            "systemName": stream.system,
-            "physicalName": stream.physical,
+            "systemName": spec.stream.system,
+            "physicalName": spec.stream.name,
             "partitionCount": stream.partitions,
-            "isBroadcast": stream.broadcast,
+            "isBroadcast": spec.broadcast,
             "role": stream.role,
             "place": stream.place,
             "columns": dict(stream.columns),

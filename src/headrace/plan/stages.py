@@ -34,9 +34,9 @@ from headrace.plan.partitions import fillers_of_versions
 def cut_stages(
     graph: Graph, heritage: Heritage = NO_HERITAGE, tasks: Callable[[StagePlan], int] = lambda stage: 0
 ) -> tuple[StagePlan, ...]:
-    """Return the stages without tasks, upstream first, then by name. Raises ``PlanError`` if one would feed itself.
+    """Return the stages without tasks, upstream first, then by name; ``tasks`` says how many each needs.
 
-    ``tasks`` says how many a stage needs.
+    Raises ``PlanError`` if one would feed itself.
     """
     stages = heritage.inherit(graph, _cut(graph), tasks)
     downstream = _downstream(stages)
@@ -208,8 +208,7 @@ def group_tasks(
 ) -> tuple[StagePlan, ...]:
     """The stages with their tasks, in the order given.
 
-    A stage never has fewer tasks than in an earlier version, since readers wait for all that have reported. A task
-    whose partitions are gone just ends.
+    A stage never has fewer tasks than before, since readers wait for all that have reported. Some only end.
     """
     known = {
         TaskName(stage, n): producer

@@ -235,8 +235,7 @@ def task_status(
 ) -> TaskStatus:
     """Return the task's present status. ``now_ms`` is monotonic, ``epoch_ms`` the time of day.
 
-    ``still`` remembers earlier calls, so that the status says since when something stands still. ``traced``: with the
-    latest commits.
+    ``still`` remembers since when something stands still. ``traced``: with the latest commits.
     """
     series = series_of(host)
     if traced:

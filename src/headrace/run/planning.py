@@ -296,8 +296,7 @@ def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
     """Create the streams that don't exist yet: intermediate ones, outputs, changelogs, and inputs with ``create=``.
 
-    Raises for one that exists with another partition count, as going on would tear keys apart, and if these stages
-    (default: all) write a sealed one.
+    Raises for another partition count, as that would tear keys apart, and for a sealed one that these stages write.
     """
     with closing(Connections()) as connections:
         for stream in plan.streams.values():

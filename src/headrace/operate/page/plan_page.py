@@ -182,16 +182,16 @@ class _StageBox:
         streams, middle = self._plan.streams, _PILL_HEIGHT / 2
         for operator in self.stage.operators:
             for stream in (before for before in operator.before if before not in self._row):
-                kind = "broadcast" if streams[stream].broadcast else "flow"
+                kind = "broadcast" if streams[stream].spec.broadcast else "flow"
                 yield kind, Link(f"stream {stream}", self.name, middle, self.y(operator.id))
             if operator.output is not None:
-                kind = "broadcast" if streams[operator.output].broadcast else "flow"
+                kind = "broadcast" if streams[operator.output].spec.broadcast else "flow"
                 yield kind, Link(self.name, f"stream {operator.output}", self.y(operator.id), middle)
         for table in self.stage.tables:
             for side in self._plan.tables[table].side_inputs:
                 yield "side", Link(f"stream {side}", self.name, middle, self.y(f"table {table}"))
         read = [*self.stage.inputs, *self.stage.side_inputs]
-        for letters in sorted({letters for id_ in read if (letters := streams[id_].dead_letter) is not None}):
+        for letters in sorted({letters for id_ in read if (letters := streams[id_].spec.dead_letter) is not None}):
             yield "dead-letter", Link(self.name, f"stream {letters}", _HEAD_HEIGHT / 2, middle)
 
 
@@ -283,15 +283,15 @@ def _pill_width(stream: RenderedStream) -> float:
 
 def _pill_words(stream: RenderedStream) -> str:
     words = stream.place if stream.target else counted(stream.partitions, "partition")
-    if not stream.target and stream.place != f"{stream.system}.{stream.physical}":
+    if not stream.target and stream.place != str(stream.spec.stream):
         words += f" of {stream.place}"
-    return f"{words}, to every task" if stream.broadcast else words
+    return f"{words}, to every task" if stream.spec.broadcast else words
 
 
 def _pill(stream: RenderedStream, place: Point) -> str:
     style = f"left: {place[0]:g}px; top: {place[1]:g}px; width: {_pill_width(stream):g}px"
     title = f"{stream.role} {stream.id}: {stream.place}\n{stream.source}: {stream.source.text}"
-    class_ = f"stream {stream.role}{' broadcast' if stream.broadcast else ''}"
+    class_ = f"stream {stream.role}{' broadcast' if stream.spec.broadcast else ''}"
     inside = f"<b>{escape(stream.id)}</b><i>{escape(_pill_words(stream))}</i>"
     return _link(anchor("stream", stream.id), class_, title, inside, style)
 

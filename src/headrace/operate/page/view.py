@@ -216,7 +216,7 @@ class PlanFacts:
             for ssp in task.inputs:
                 readers.setdefault(str(ssp), []).append(str(task.name))
         return cls(
-            streams={f"{stream.system}.{stream.physical}": id_ for id_, stream in plan.streams.items()},
+            streams={str(stream.spec.stream): id_ for id_, stream in plan.streams.items()},
             readers={ssp: tuple(tasks) for ssp, tasks in readers.items()},
             outside=frozenset(id_ for id_, stream in plan.streams.items() if not stream.writers),
             results=frozenset(id_ for id_, stream in plan.streams.items() if stream.role == "sink"),

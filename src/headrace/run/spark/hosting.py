@@ -264,9 +264,8 @@ def run_watched(
 ) -> bool:
     """Run ``run`` on a thread; its Spark jobs are shown under this name. False if the first Ctrl-C has cancelled it.
 
-    If Spark can't do a job, raises what ``failed`` makes of its reason. Nothing runs any more when this returns or
-    raises. (A signal handler mustn't call Spark: with pinned threads it would use the connection of the call that it
-    interrupts.)
+    If Spark can't do a job, raises what ``failed`` makes of its reason. At the end nothing of it runs. (A signal
+    handler mustn't call Spark: with pinned threads it would use the connection of the call that it interrupts.)
     """
     group = f"headrace-{uuid4().hex}"
     news: queue.SimpleQueue[Exception | str] = queue.SimpleQueue()

@@ -58,8 +58,7 @@ class Asked:
 class Capacity:
     """What is known in advance of a session: how many slots it can have at most (None: nothing says so).
 
-    ``settled_s``: if no other slot has registered for so long, there are no more to come. ``grows``: executors are
-    added for waiting tasks, so none need to be there.
+    ``settled_s``: if no slot has registered for so long, no more come. ``grows``: waiting tasks bring executors.
     """
 
     master: str

@@ -39,8 +39,7 @@ Tables = Mapping[str, DataFrame | str]
 class Handover:
     """What a live run is to go on from, when the results of a batch run are published: a savepoint.
 
-    ``before`` is the app's inventory in its present ``timeline``. Inputs are history up to ``at_ms``. ``publishes``:
-    the results are published, too. ``say`` shows progress.
+    ``before`` is the app's inventory in its present ``timeline``. Inputs are history up to ``at_ms``.
     """
 
     savepoint: str
