@@ -15,6 +15,7 @@ DISTRIBUTION = "headrace"
 
 
 def plug_in(group: str, name: str) -> str | None:
+    """Return the ``module:attribute`` of an entry point of a group; None if no installed package has it."""
     return own_points(group).get(name) or all_points(group).get(name)
 
 
@@ -25,6 +26,7 @@ def own_points(group: str) -> dict[str, str]:
 
 @cache
 def _own() -> tuple[tuple[str, str, str], ...]:
+    """The group, name and value of each entry point of Headrace's own, read once."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -72,7 +72,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def key(self) -> StartpointKey:
-        """The partition and task that it is for."""
+        """What it is for."""
         return StartpointKey(self.stream, self.partition, self.task)
 
     @property
@@ -85,7 +85,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def order(self) -> Order:
-        """The startpoint as the book keeps it, and the protocol judges it."""
+        """It as an order of its task; applied again, it means the same offset."""
         return Order(
             stream=self.stream,
             partition=self.partition,

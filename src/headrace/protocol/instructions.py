@@ -45,7 +45,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 # -- instructions: start and rollback ----------------------------------------------------------------
 class TakeGeneration(msgspec.Struct, frozen=True):
-    """Drop uncommitted state, early and unreceived frames; get a new generation, or stop for good. Call ``start``."""
+    """Drop uncommitted state, early and unreceived frames; get a new generation, or stop. Then call ``start``."""
 
 
 class AppendAbort(msgspec.Struct, frozen=True):
