@@ -198,8 +198,7 @@ class PieceWriter(Port):
         self._with_start = {id_ for id_, schema in schemas.items() if schema is not None and START in schema.columns}
         self._held: dict[SSP, list[pl.DataFrame]] = {}
         self._ids = {stream.spec.stream: id_ for id_, stream in streams.items()}
-        self._rows = 0
-        self._cut = 0
+        self._rows = self._cut = 0
 
     @override
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:

@@ -73,6 +73,7 @@ class Calls:
         self._asked_ms: float | None = None
 
     def ring(self) -> None:
+        """Called by lanes, on the event loop's thread."""
         with self._waking:
             if not self._closed:
                 self._wake()
@@ -141,8 +142,7 @@ class Lane(Generic[Argument]):
         self._waiting: deque[tuple[int, Argument]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._done: deque[Done] = deque()
-        self._rung = False
-        self._closed = False
+        self._rung = self._closed = False
         self.tally = Tally()
         self._throttle = Throttle(_log)
         self._warned = False
@@ -265,8 +265,7 @@ class Threads:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._count = 0
-        self._busy = 0
+        self._count = self._busy = 0
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:

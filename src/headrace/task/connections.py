@@ -86,7 +86,6 @@ class Connections:
         return self._wakeups[spec.name]
 
     def stirred(self) -> Iterator[Consumer]:
-        """The consumers of groups that may have something new; the others have to be asked."""
         for group in self._wakeups.values():
             if group is not None:
                 yield from group.stirred()

@@ -530,7 +530,6 @@ class InputTimes:
         return [self.partitions[ssp].save(name(ssp)) for ssp in sorted(self.partitions)]
 
     def load(self, saved: Iterable[PartitionCheckpoint], name: Callable[[SSP], str]) -> None:
-        """Partitions that are new since then start empty, old ones are forgotten."""
         by_name = {(name(ssp), ssp.partition): partition for ssp, partition in self.partitions.items()}
         for one in saved:
             partition = by_name.get((one.stream_id, one.partition))

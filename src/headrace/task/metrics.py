@@ -164,11 +164,7 @@ class TaskMetrics:
     """What a task has done since it started. ``interval_ms`` is its checkpoint interval."""
 
     def __init__(self, task: str | None = None, clock: Clock | None = None, interval_ms: int = 1000) -> None:
-        self.rows_in = 0
-        self.rows_out = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.batches = 0
+        self.rows_in = self.rows_out = self.bytes_in = self.bytes_out = self.batches = 0
         self.rows_of: defaultdict[SSP, int] = defaultdict(int)
         self.bytes_of: defaultdict[SSP, int] = defaultdict(int)
         self.rows_to: defaultdict[str, int] = defaultdict(int)

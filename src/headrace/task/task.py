@@ -374,8 +374,7 @@ class Task:
         for operator in chain:
             operator.kept = scope.kept_keys.get(operator.node.id)
             operator.number = scope.name.number
-        self.finished = False
-        self._closed = False
+        self.finished = self._closed = False
 
     @property
     def progress(self) -> Progress:
@@ -443,6 +442,7 @@ class Task:
         return [ssp for ssp, time in self.times.partitions.items() if time.progress.ended]
 
     def finish(self) -> bool:
+        """False when that takes time: call again after ``collect``."""
         self.advance()
         self.finished = self.chain.ended
         return self.finished

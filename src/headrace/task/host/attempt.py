@@ -105,8 +105,7 @@ class Beginning:
 
     def __init__(self, state: TaskState) -> None:
         self._state = state
-        self.fetching = False
-        self.again = False
+        self.fetching = self.again = False
 
     def ready(self, instruction: do.Instruction) -> bool:
         begins = self.again or isinstance(instruction, do.TakeGeneration)
@@ -128,21 +127,20 @@ class Beginning:
 
 class CatchingUp:
     """Whether a task has read what its sources held when it started: its goals. ``version`` is the first commit (since
-    a task was left out) that reached them; with at-least-once the last, if no frame of the app's own streams was
-    waiting."""
+    a task was left out) that reached them; with at-least-once the last, if no own frame was waiting."""
 
     def __init__(self, scope: TaskScope) -> None:
         self.sources = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.SOURCE]
         self.version: int | None = None
-        self.silent = False
+        self.silent = False  # nothing is written again after a restore; the goals are the app's former positions
         self._scope = scope
         self._between = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.INTERMEDIATE]
         self._exactly_once = scope.settings.guarantee == "exactly_once"
-        self._goals: dict[SSP, Offset] | None = None
+        self.goals: dict[SSP, Offset] | None = None  # known once it has begun; they stay when the task rolls back
 
     def granted(self, *, silent: bool) -> None:
         if self.silent and not silent:
-            self._goals, self.version = None, None
+            self.goals, self.version = None, None
         self.silent = silent
 
     def limits(self, begun: Mapping[SSP, Offset]) -> dict[SSP, Offset]:
@@ -152,16 +150,6 @@ class CatchingUp:
         known = founding.silent_until if founding is not None else {}
         limits = {ssp: known.get((name(ssp), ssp.partition), begun[ssp]) for ssp in self.sources}
         return {ssp: max(limit, begun[ssp]) for ssp, limit in limits.items() if limit is not None}
-
-    @property
-    def begun(self) -> bool:
-        return self._goals is not None
-
-    def begin(self, ends: Mapping[SSP, Offset]) -> None:
-        self._goals = dict(ends)
-
-    def rolled_back(self) -> None:
-        self.version = None
 
     def committed(
         self,
@@ -173,7 +161,7 @@ class CatchingUp:
         detoured: bool = False,
     ) -> None:
         """``whole``: no late upstream task was left out. ``detoured``: positions are in a range that is read again."""
-        reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self._goals or {}).items())
+        reached = not detoured and all(positions[ssp] >= goal for ssp, goal in (self.goals or {}).items())
         if not self._exactly_once:
             self.version = version if reached and not any(lag(ssp) for ssp in self._between) else None
         elif not whole:

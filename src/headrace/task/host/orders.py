@@ -89,8 +89,6 @@ class TaskStartpoints:
 
 
 def by_system(scope: TaskScope, connections: Connections) -> Resolve:
-    """Asks the input's system, or the user's own function; an order that was applied before keeps its offset."""
-
     def resolve(order: Order, ssp: SSP) -> Place:
         spec, end = scope.specs[ssp], order.startpoint.until
         admin = connections.admin(spec.system)

@@ -538,9 +538,9 @@ class TaskHost:
         limits = self.catching_up.limits(begun)
         self.attempt.outlet.silent = self.catching_up.silent
         self.inputs.stop_at(limits, self.attempt.detours())
-        if not self.catching_up.begun:
-            self.catching_up.begin(self.inputs.ends(self.catching_up.sources) | limits)
-        self.catching_up.rolled_back()
+        if self.catching_up.goals is None:
+            self.catching_up.goals = self.inputs.ends(self.catching_up.sources) | limits
+        self.catching_up.version = None  # it may have to reach them again
         slots = self.inputs.take(self.attempt.shards)
         self.slots.resumed(self.attempt.shards, -1 if record is None else record.version)
         self.attempt.begin(begun, slots, ends, self._clock.now_ms(), self._clock.monotonic_ms())

@@ -224,8 +224,7 @@ class Operator:
         self.ranks: npt.NDArray[np.int64] | None = None  # see ``rank``
         self.emits_single = False  # what it emits goes on one row at a time
         self.provenance = Provenance()  # where the rows that it processes come from; shared by all operators of a task
-        self.batches = 0
-        self.rows = 0
+        self.batches = self.rows = 0
         self.now_ms: int | None = None  # the wall clock; the host sets it at the start of each step
 
     def receive(self, rows: pl.DataFrame) -> None:

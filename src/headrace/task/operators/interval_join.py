@@ -188,8 +188,7 @@ class JoinSide(Operator):
             form=join.forms[buffer],
         )
         self._matched = Runs(matched, TIME, lambda run: run.unique(), keys=[_ID], form=join.forms.get(matched))
-        self._watermark = NEVER
-        self._passed = NEVER
+        self._watermark = self._passed = NEVER
         self._next_id = 0
         self._latest = 0, np.empty(0, np.int64)  # the first id of the latest batch, and its ranks in the order of ids
 

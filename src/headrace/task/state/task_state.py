@@ -64,13 +64,10 @@ class TaskState:
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
         self._held: list[Change] = []
-        self._applied_bytes = 0
-        self._adopted_bytes = 0
-        self._since_snapshot = 0
+        self._applied_bytes = self._adopted_bytes = self._since_snapshot = 0
         self._borrowed: Path | None = None
         self._restored: Snapshot | None = None
-        self._damaged = False
-        self._readable = False
+        self._damaged = self._readable = False
         self._unwritten: LocalCheckpoint | None = None  # the last commit, if the database doesn't hold it
         self.warnings = warnings
         self._remote: RemoteSnapshots | None = None
