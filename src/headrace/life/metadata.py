@@ -344,7 +344,7 @@ class SqliteMetadata(MetadataStore):
 
 
 def _create(path: Path) -> None:
-    """Create the file under another name, then link it into place: nobody sees it before its mode has been switched."""
+    """Create the file under another name, then link it: no process sees it before its mode has been switched."""
     if path.exists():
         return
     make_private_folder(path.parent)
