@@ -25,7 +25,7 @@ from headrace.core.frame import END_VERSION
 from headrace.core.ids import MAX_PARTITIONS, Offset, TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.stages import producer_ids
-from headrace.protocol.record import CommitRecord, Donor, Founding
+from headrace.protocol.record import CommitRecord, Donor, Founding, OutputSeq
 from headrace.task.event_time import PartitionCheckpoint, Progress, TimesCheckpoint, combined, decode_times
 
 Commits = Mapping[TaskName, CommitRecord]
@@ -309,13 +309,17 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
         generation=0,
         version=restored.version,
         next_version=END_VERSION if ended else restored.version + 1,
-        # Intermediate streams are new; those of the timeline before are left alone.
-        outputs=tuple(one for one in (latest.outputs if latest else ()) if one.stream not in restored.former_streams),
+        outputs=() if latest is None else _outputs(restored, latest),
         sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
     )
+
+
+def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
+    # Intermediate streams are new; those of the timeline before are left alone.
+    return tuple(entry for entry in latest.outputs if entry.stream not in restored.former_streams)
 
 
 def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
