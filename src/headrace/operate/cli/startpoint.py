@@ -16,7 +16,7 @@ from headrace.core.errors import UsageError
 from headrace.core.files import METADATA_VARIABLE
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
-from headrace.operate.words import counted, format_bytes
+from headrace.operate.words import counted, format_bytes, moment
 
 if TYPE_CHECKING:
     from headrace.coordinator.messages import Move, SetAnswer
@@ -333,10 +333,6 @@ def effect(move: Move) -> str:
     if move.until_offset is not None:
         return f"reads {much} up to {_offset_text(move.until_offset)}, then on as before"
     return f"reads {much} again" if move.direction == "back" else f"skips {much}"
-
-
-def moment(ms: int | None) -> str:
-    return "-" if ms is None else utc_text(ms)
 
 
 def _offset_text(offset: int | None, unknown: str = "") -> str:

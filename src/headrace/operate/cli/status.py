@@ -17,8 +17,8 @@ from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.operate.cli.console import print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata
-from headrace.operate.cli.startpoint import WhichApp, moment, opened
-from headrace.operate.words import format_bytes
+from headrace.operate.cli.startpoint import WhichApp, opened
+from headrace.operate.words import format_bytes, moment
 
 if TYPE_CHECKING:
     from headrace.coordinator.address import Address

@@ -23,7 +23,7 @@ from headrace.operate.cli.console import (
     print_table,
 )
 from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
-from headrace.operate.words import counted, format_bytes
+from headrace.operate.words import columns_as_text, counted, format_bytes, size_as_text
 
 if TYPE_CHECKING:
     from headrace.core.ids import SSP
@@ -109,7 +109,7 @@ def add_column(
 
     They are null in existing rows, and in rows of writers that don't know them. A column can't be removed.
     """
-    from headrace.operate.cli.stream_facts import columns_as_text, locate, shape
+    from headrace.operate.cli.stream_facts import locate, shape
     from headrace.rows.dtypes import parse_columns
 
     place = locate(name, home, metadata, app)
@@ -128,7 +128,7 @@ def list_(home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False)
     """
     from headrace.life.apps import known_systems
     from headrace.life.metadata import existing_metadata
-    from headrace.operate.cli.stream_facts import columns_as_text, list_streams, size_as_text
+    from headrace.operate.cli.stream_facts import list_streams
 
     with existing_metadata(home, metadata) as store:
         systems = known_systems(store, home)
@@ -183,8 +183,6 @@ def describe(
 
 
 def _print(place: Place, about: dict[str, Any]) -> None:
-    from headrace.operate.cli.stream_facts import columns_as_text, size_as_text
-
     print_line(f"stream   {about['stream']}")
     print_line(f"columns  {columns_as_text(about['columns'])}")
     if about["added"]:

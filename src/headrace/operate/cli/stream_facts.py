@@ -7,7 +7,7 @@ frames. Apps record their other systems in the metadata store when they start; `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,32 +132,6 @@ def list_streams(home: Path, spec: SystemSpec) -> list[dict[str, Any]]:
         about = facts_about(place_in(spec, name, home))
         found.append({key: about[key] for key in ("stream", "partitions", "bytes", "frames", "sealed", "columns")})
     return found
-
-
-def size_as_text(about: Mapping[str, Any]) -> str:
-    return counted(about["frames"], "frame") if about["bytes"] is None else format_bytes(about["bytes"])
-
-
-def columns_as_text(columns: dict[str, Any] | None) -> str:
-    if columns is None:
-        return "not declared"
-    return ", ".join(f"{name}: {_type_as_text(dtype)}" for name, dtype in columns.items())
-
-
-def _type_as_text(dtype: Any) -> str:
-    match dtype:
-        case str():
-            return dtype
-        case {"List": inner}:
-            return f"List[{_type_as_text(inner)}]"
-        case {"Datetime": {"unit": unit, "zone": zone}}:
-            return f"Datetime[{unit}{',' + zone if zone else ''}]"
-        case {"Duration": {"unit": unit}}:
-            return f"Duration[{unit}]"
-        case {"Decimal": {"precision": precision, "scale": scale}}:
-            return f"Decimal[{precision},{scale}]"
-        case _:
-            return str(next(iter(dtype)))
 
 
 def positions(place: Place, option: str, texts: Sequence[str], partition: int | None) -> dict[SSP, Position | None]:

@@ -16,7 +16,7 @@ import typer
 from headrace.core.errors import UsageError
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_table
 from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
-from headrace.operate.words import counted
+from headrace.operate.words import columns_as_text, counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -242,8 +242,6 @@ def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    from headrace.operate.cli.stream_facts import columns_as_text
-
     rows = []
     for one in found:
         stage = one["stage"] if one["running"] else f"{one['stage']} (not running here)"
