@@ -517,9 +517,8 @@ class FedTask:
         kept = KeptCommit(task=str(self.scope.name), offset=0, record=record)
         self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
         for stream in self.scope.downstream:
-            said = Said(
-                progress=self.task.outputs.get(stream.spec.id, NOTHING), task=kept.task, tasks=self.scope.task_count
-            )
+            progress = self.task.outputs.get(stream.spec.id, NOTHING)
+            said = Said(progress=progress, task=kept.task, tasks=self.scope.task_count)
             for partition in range(stream.partitions):
                 yield _note(stream.spec.id, partition, kept.task, said)
         yield _note(LEFT, 0, kept.task, Left(task=kept.task, folder=str(folder), record=record))

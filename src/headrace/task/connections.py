@@ -5,17 +5,16 @@ Row systems have no producer, but one target per stream, which a task publishes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-
-import polars as pl
 
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.core.log import logger
+from headrace.rows.dtypes import Columns
 from headrace.rows.ipc import decode_rows
 from headrace.systems.base import (
     SYNCS_AT_ONCE,
@@ -63,9 +62,7 @@ class Connections:
             self._admins[spec.name] = system.admin()
         return self._admins[spec.name]
 
-    def consumer(
-        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
-    ) -> Consumer:
+    def consumer(self, spec: SystemSpec, columns: Columns | None = None, *, whole: bool = False) -> Consumer:
         """A new consumer, which the caller closes. A row system need only read these ``columns``, if not ``whole``."""
         if keeps_rows(spec):
             return self._row_system(spec).consumer(columns, whole=whole)
@@ -74,9 +71,7 @@ class Connections:
     def reader(self, spec: SystemSpec) -> Consumer:
         return self._system(spec).reader()
 
-    def woken_consumer(
-        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
-    ) -> Consumer:
+    def woken_consumer(self, spec: SystemSpec, columns: Columns | None = None, *, whole: bool = False) -> Consumer:
         group = None if keeps_rows(spec) else self._group(spec)
         return self.consumer(spec, columns, whole=whole) if group is None else group.consumer()
 

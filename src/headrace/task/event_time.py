@@ -127,7 +127,6 @@ class StepTime:
     """The event time of the messages that a step takes; ``step`` is how errors name it."""
 
     def __init__(self, step: str, time: EventTime, dtype: pl.DataType) -> None:
-
         self._step = step
         self._column = time.column
         self._of_windows = time.offset_ms != 0

@@ -92,9 +92,8 @@ class Chain:
         for id_, node in plan.nodes.items():
             if node.operator.stream_written is not None:
                 self._writers.setdefault(node.operator.stream_written, []).append(self._steps[id_])
-        self._versions = {
-            table: [self._steps[id_] for id_ in writers] for table, writers in plan.unjoined_versions.items()
-        }
+        versions = plan.unjoined_versions.items()
+        self._versions = {table: [self._steps[id_] for id_ in writers] for table, writers in versions}
         for table in self._versions:
             self.tables.used(table, _WRITERS)
         self.progress = UNHEARD  # the task's own: that of the inputs whose time counts for its results

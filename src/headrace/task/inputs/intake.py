@@ -33,6 +33,7 @@ from headrace.task.task import Task
 
 _CHANGELOG = (Kind.CHANGE, Kind.COMMIT, Kind.ABORT)
 _log = logger(__name__)
+Decoded = list[tuple[pl.DataFrame, list[int]]]  # tables with the rows of each frame; several only of partial results
 DeadLetters = Callable[[str, pl.DataFrame], None]  # writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id
 
 
@@ -66,10 +67,7 @@ class Intake:
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
         self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
 
-    def decode(
-        self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]
-    ) -> list[tuple[pl.DataFrame, list[int]]]:
-        """Tables of neighbours, with the number of rows of each frame. Only partial results can give several."""
+    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> Decoded:
         size = sum(map(len, payloads))
         self._metrics.bytes_in += size
         self._metrics.bytes_of[ssp] += size
@@ -81,7 +79,7 @@ class Intake:
         alike = [tables[first:last] for first, last in pairwise(sorted({0, *ends, len(tables)}))]
         return [(concat_rows(some), [table.height for table in some]) for some in alike]
 
-    def _at_once(self, ssp: SSP, payloads: Sequence[bytes]) -> list[tuple[pl.DataFrame, list[int]]] | None:
+    def _at_once(self, ssp: SSP, payloads: Sequence[bytes]) -> Decoded | None:
         own = self._spec.role is Role.INTERMEDIATE
         try:
             if not own and any(decode_header(payload).kind is not Kind.USER for payload in payloads):

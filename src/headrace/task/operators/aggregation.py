@@ -222,6 +222,7 @@ class _Parts:
     final: pl.Expr
 
 
+_NamedParts = tuple[_Parts, list[str]]
 _WIDE = pl.Decimal(38, 0)
 _HALF = 10**19  # half of the digits of a decimal
 
@@ -398,9 +399,7 @@ class Aggregation:
             partials = fold.begun(partials)
         return partials.select(*keys, *self._final)
 
-    def _parts(
-        self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling
-    ) -> tuple[_Parts, list[str]]:
+    def _parts(self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling) -> _NamedParts:
         kind = aggregate.kind
         both = [f"__{kind}.0.{name}", f"__{kind}.1.{name}"]
         if kind in ("fold", "reduce"):
@@ -428,9 +427,7 @@ class Aggregation:
         number, rule = _RULES[kind]
         return rule(value, both), both[:number]
 
-    def _fold(
-        self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling
-    ) -> tuple[_Parts, list[str]]:
+    def _fold(self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling) -> _NamedParts:
         fold = _UserAggregate(name, aggregate, self._wide[name], rows, calling)
         self._folds.append(fold)
         values = [pl.col(c) for c in rows.columns] if aggregate.expr is None else [self._value(column, aggregate.expr)]

@@ -216,12 +216,10 @@ class FailurePolicy:
             raise self._stopped(what, RowFailure(0, error, misfit), place) from error
         self.rows(what, rows, [RowFailure(row, error, misfit) for row in range(rows.height)])
 
-    def _error(
-        self, what: str, rows: pl.DataFrame, failure: RowFailure, where: ProvenanceSnapshot
-    ) -> UserFunctionError:
+    def _error(self, what: str, rows: pl.DataFrame, failure: RowFailure, at: ProvenanceSnapshot) -> UserFunctionError:
         (text,) = _as_json(rows[failure.row : failure.row + 1])
         shown = text if len(text) <= _ROW_CHARS_MAX else text[: _ROW_CHARS_MAX - 1] + "…"
-        return self._stopped(what, failure, where.place(failure.row), f"\n  the row it was given: {shown}")
+        return self._stopped(what, failure, at.place(failure.row), f"\n  the row it was given: {shown}")
 
     def _stopped(self, what: str, failure: RowFailure, place: Origin | None, row: str = "") -> UserFunctionError:
         found = "" if place is None else f"\n  {place}"
@@ -373,13 +371,11 @@ class RowFunctionOperator(Operator):
             table, misfits = _sifted(self._spec.output, records)
         numbers = [int(number) for number in origins]
         wrong = {index for index, _ in misfits}
-        misfitting = {
-            numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)
-        }
+        unfit = {numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)}
         fitting = [number for index, number in enumerate(numbers) if index not in wrong]
-        whole = pl.Series([number not in misfitting for number in fitting], dtype=pl.Boolean)
-        left = [number for number in fitting if number not in misfitting]
-        failures = sorted([*failures, *misfitting.values()], key=lambda failure: failure.row)
+        whole = pl.Series([number not in unfit for number in fitting], dtype=pl.Boolean)
+        left = [number for number in fitting if number not in unfit]
+        failures = sorted([*failures, *unfit.values()], key=lambda failure: failure.row)
         return table.filter(whole), left, failures
 
 

@@ -184,7 +184,6 @@ class _Axis:
         time, identity = self._horizon
         start = self._by_time if time < 0 else self._by_time + _TIME.pack(time) + identity + b"\x00"
         stop = bytes([self._by_time[0] + 1])
-        self._head = [
-            (_TIME.unpack(key[1:9])[0], key[9:]) for key, _ in islice(self._store.range(start, stop), self._head_max)
-        ]
+        entries = islice(self._store.range(start, stop), self._head_max)
+        self._head = [(_TIME.unpack(key[1:9])[0], key[9:]) for key, _ in entries]
         self._horizon = self._head[-1] if len(self._head) == self._head_max else None

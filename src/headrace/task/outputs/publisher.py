@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -57,9 +58,7 @@ class FunctionPublisher:
         def opened(function: Callable[[Any], Any]) -> Lane[pl.DataFrame]:
             return Lane(calls, function, calling, limit, lambda rows: rows.height)
 
-        self._open = {
-            way: (lambda f=function: opened(f)) for way, function in functions.items() if function is not None
-        }
+        self._open = {way: partial(opened, function) for way, function in functions.items() if function is not None}
         self._lanes: dict[_Way, Lane[pl.DataFrame]] = {}
         self._left: deque[tuple[_Way, pl.DataFrame]] = deque()
         self._version: int | None = None
