@@ -301,7 +301,7 @@ class TopicLimits:
 
     def __init__(self, topic: str, topics: Topics) -> None:
         self.topic = topic
-        self.partitions = 0  # as long as nobody has looked at the topic
+        self.partitions = 0  # 0 before the first look
         self.record_bytes = RECORD_BYTES
         self._topics = topics
         self._lock = threading.Lock()
