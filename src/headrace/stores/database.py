@@ -427,7 +427,7 @@ class Database:
 
     @property
     def _db(self) -> Rdict:
-        """The database itself; created when it is first needed, on whichever thread."""
+        """Created when it is first needed, on whichever thread."""
         if self._made is None:
             with self._making:
                 if not self._open:
@@ -483,7 +483,6 @@ class Database:
         return sum(self._db.property_int_value(name) or 0 for name in names)
 
     def verify(self) -> None:
-        """Raises ``StateCorruptError``."""
         for _ in self._entries(b""):
             pass
 
@@ -549,9 +548,7 @@ class Database:
             raise self._unwritable(error) from error
 
     def begin_rebuilding(self) -> None:
-        """Write without RocksDB's log, and don't compact tables until the end. If the process dies, the last batches
-        are lost.
-        """
+        """Write without RocksDB's log and compactions. If the process dies, the last batches are lost."""
         if self._rebuilding is None:
             self._rebuilding = write_options(logged=False)
             self._set(WHILE_REBUILDING)

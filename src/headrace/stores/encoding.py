@@ -1,8 +1,8 @@
-"""Rows as bytes: keys that sort as their columns do, and compact values; for batches and for single rows.
+"""Rows as bytes: keys that sort as their columns do, and compact values; for batches and for single rows. Pure.
 
 A column of a fixed width is one or two arrays of numbers, its *words*. A string or binary column is an Arrow array of
 bytes. Any nested column is an Arrow array of MessagePack. A row is a chain of records of a fixed width with bytes
-between them. All rows are encoded and decoded at once; only MessagePack costs Python per value.
+between them. All forms are durable: tests hold golden bytes.
 
 A *key* is the encodings of its columns, one after the other, so the encoding of its first columns is a prefix of it.
 Nulls come first. A column is one byte (0 for null, 1 for a value), and then:
@@ -16,20 +16,17 @@ Nulls come first. A column is one byte (0 for null, 1 for a value), and then:
 A null of fixed width has zeros for its value. Example, with columns (String, Int16): ``("ab", 1)`` is ``01 61 62 00 |
 01 80 01``, and ``(None, -1)`` is ``00 00 | 01 7f ff``.
 
-A *value* has the other columns::
+A *value* has the other columns, little-endian::
 
     format u8 (1) | layout u8 | one bit a column, 1: not null | columns of fixed width | lengths u32 | bytes
 
-Everything is little-endian. ``layout`` is the number of the list of columns that the row was written with; ``table``
-keeps these lists. Strings are UTF-8, nested values MessagePack. A null has zeros, or no bytes, for its value. Example,
-with columns (Int16, String) as layout 0: ``(5, "ab")`` is ``01 00 | 03 | 05 00 | 02 00 00 00 | 61 62``, and ``(None,
-"ab")`` is ``01 00 | 02 | 00 00 | 02 00 00 00 | 61 62``.
+``layout`` is the number of the list of columns that the row was written with; ``table`` keeps these lists. Strings are
+UTF-8, nested values MessagePack. A null has zeros, or no bytes, for its value. Example, with columns (Int16, String) as
+layout 0: ``(5, "ab")`` is ``01 00 | 03 | 05 00 | 02 00 00 00 | 61 62``.
 
 These encodings take about as long for one row as for thousands. User code that looks one key up for each message needs
 a microsecond instead. So ``ScalarKeys``, ``ScalarValues`` and ``RowCodec`` make the same bytes of single rows with
-``struct``. Rows with columns of types that it can't pack go through the columnar encodings, as batches of one row.
-
-All forms are durable: tests hold golden bytes. Pure; nothing blocks.
+``struct``, except for columns of types that it can't pack.
 """
 
 from __future__ import annotations
@@ -193,11 +190,7 @@ _ESCAPED = b"\x00\xff"
 
 
 class KeyEncoding:
-    """Encodes keys of some columns in a fixed order. Raises ``DeclarationError`` for a type that can't be in a key.
-
-    The fields of fixed width between two strings form one numpy record a row; one after a string starts with its final
-    0.
-    """
+    """Encodes keys of some columns. Raises ``DeclarationError`` for a type that can't be in a key."""
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         if not columns:
@@ -247,7 +240,6 @@ class KeyEncoding:
 
 
 def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
-    """The types of the fixed-width records of a key: before, between and after its strings."""
     records: list[list[tuple[str, str]]] = [[]]
     for place, dtype in enumerate(columns.values()):
         records[-1].append((f"present {place}", "u1"))
@@ -260,10 +252,7 @@ def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
 
 
 def _to_ordered(words: Words) -> Words:
-    """Unsigned numbers that sort as ``words`` do: Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81].
-
-    A positive float gets its sign bit set; a negative one is inverted, because the larger magnitude must sort first.
-    """
+    """Unsigned numbers that sort as ``words`` do: Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81]."""
     ordered = words
     unsigned, sign = _unsigned(words.dtype)
     if words.dtype.kind == "i":
@@ -573,7 +562,6 @@ def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.Dat
 
 
 def _key_codec(dtype: pl.DataType) -> tuple[_Write, _Read] | None:
-    """The codec of one column of a key; None if it needs the columnar encoding."""
     if is_bytes(dtype):
         return _text_codec(dtype)
     kind = type(dtype)

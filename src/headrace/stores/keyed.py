@@ -82,7 +82,6 @@ class _Segment:
 
     @classmethod
     def joined(cls, kept: Kept, number: int, segments: Sequence[_Segment], due: Sequence[str]) -> _Segment:
-        """Reads one range of hashes at a time."""
         parts = [None if part is None else part.sort(_HASH, maintain_order=True) for part in _ranges(segments)]
         return cls._of_parts(kept, number, parts, due)
 
@@ -109,10 +108,7 @@ class _Segment:
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """Return the live rows that match a row of ``wanted``: places, rows, and places in ``wanted``.
-
-        ``hashes`` should be in their order: then memory is read side by side. A null agrees with a null.
-        """
+        """The live rows that match one of ``wanted`` (a null matches a null): places, rows, and places in ``wanted``."""
         # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
         # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
         if not self.living:
@@ -328,7 +324,6 @@ class KeyedRows(StateStore):
         self._removed_all = False
 
     def put(self, rows: pl.DataFrame) -> None:
-        """None of them may be there already."""
         if not rows.height:
             return
         self._fresh.append(self._segment(rows))
@@ -361,10 +356,7 @@ class KeyedRows(StateStore):
                 yield order[asked], rows
 
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
-        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of a piece at most.
-
-        They are removed when this returns; the caller must read them before the next ``persist``.
-        """
+        """Remove and return the rows due at ``bound``; the caller must read them before the next ``persist``."""
         found: list[tuple[_Segment, Places]] = []
         for settled, segment in self._all():
             if segment.low(column) > bound:
@@ -379,7 +371,6 @@ class KeyedRows(StateStore):
         return (rows for segment, places in found for rows in segment.rows(places))
 
     def crowd(self, column: str, bound: int) -> Crowd:
-        """How many rows have each value of ``column`` up to ``bound``; empty if all fit in one lot."""
         if self.entries() <= lot_rows():
             return EMPTY
         due = (segment for _, segment in self._all() if segment.low(column) <= bound)
@@ -508,7 +499,6 @@ class KeyedRows(StateStore):
         yield from ((False, segment) for segment in self._fresh)
 
     def _in_order(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Places]:
-        """Returns the places that the rows had, too."""
         hashes = hashes_of(rows, self._keys)
         order = np.argsort(hashes)
         return rows[order], hashes[order], order

@@ -130,10 +130,7 @@ class _Memory(_Overlay):
 def merge(
     over: Iterable[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Of equal keys the entry of ``over`` counts. Both are in key order, or reversed.
-
-    Over [(b, 2), (c, None)] and base [(a, 1), (b, 1), (d, 1)] give [(a, 1), (b, 2), (c, None), (d, 1)].
-    """
+    """Of equal keys the entry of ``over`` counts. Both are in key order, or reversed."""
     below = next(base, None)
     for key, value in over:
         while below is not None and (below[0] > key if reverse else below[0] < key):
@@ -179,7 +176,6 @@ class Stamps:
         return self._now
 
     def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
-        """``lasting`` values never expire."""
         stamp = _FOREVER if lasting else _TIME.pack(self.now)
         return [stamp + value for value in values]
 
@@ -207,7 +203,6 @@ class _Sweep:
         return self._began is not None or self._stamps.now >= self._due
 
     def expired_among(self, entries: Iterator[tuple[bytes, bytes]], budget: int) -> list[bytes]:
-        """Return the expired keys among the next ``budget`` entries. ``entries`` starts at ``cursor``."""
         if self._began is None:
             self._began = self._stamps.now
         alive = self._stamps.alive_from()
@@ -536,7 +531,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         return ((key, value) for key, value in entries if value is not None)
 
     def _growth(self, layer: _Overlay) -> int:
-        """How many entries a layer adds to the base, estimated from a sample of its keys."""
+        """Estimated from a sample of its keys."""
         step = max(1, len(layer) // _SAMPLED_KEYS)
         sample = dict(islice(layer.entries.items(), 0, None, step))
         known = self._base.get_many(list(sample))
@@ -545,10 +540,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 
 
 class CommittedKeyValues(KeyValueReader):
-    """The committed entries of a store, read from the local database by any thread, until it is closed.
-
-    Each call sees complete commits, an iteration the commit that it started with. Expired entries are skipped.
-    """
+    """The committed entries of a store, for any thread. Each call sees complete commits, an iteration one commit."""
 
     def __init__(self, id_: str, view: PinnableView, *, ttl_ms: int | None = None) -> None:
         self.id = id_

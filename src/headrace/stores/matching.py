@@ -55,10 +55,7 @@ class RunIndex:
         by_hash: Indexes,
         rests: Rests | None = None,
     ) -> Iterator[Pairs]:
-        """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``, in the batch's order.
-
-        ``by_hash`` are the batch's rows in the order of their hashes. Without ``rests`` all times are whole ms.
-        """
+        """Pairs of equal keys with ``low_ms <= run's time - batch's <= high_ms``; ``by_hash``: the batch in hash order."""
         hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()[by_hash]
         times: npt.NDArray[np.int64] = batch.get_column(TIME).to_numpy()
         starts, counts = np.empty((2, len(hashes)), np.int64)
@@ -84,7 +81,6 @@ class RunIndex:
 
 
 def _portions(rows: Indexes, counts: Indexes) -> Iterator[Indexes]:
-    """Cut rows so that each portion has ``PAIRS_MAX`` candidates at most, or is one row."""
     start, total = 0, np.cumsum(counts[rows])
     while start < len(rows):
         done = total[start - 1] if start else 0

@@ -158,7 +158,7 @@ class Outbox(StateStore):
             raise unknown_change(f"outbox {self.id!r}", operation)
 
     def _entry_of(self, version: int) -> _Entry:
-        """The pending entry of a version. It is the newest one, unless the entries come from several tasks."""
+        """It is the newest one, unless the entries come from several tasks."""
         newer = 0
         while newer < len(self._pending) and self._pending[-1 - newer].version > version:
             newer += 1

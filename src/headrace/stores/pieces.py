@@ -417,10 +417,7 @@ class Pieces:
                 yield rows
 
     def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places | None]]:
-        """Yield frames with the rows at ``places``, which ascend and may repeat.
-
-        Beside each frame are the places of the wanted rows in it; None: it has nothing else.
-        """
+        """Yield frames, and the places in each of the wanted rows (None: all). ``places`` ascend, and may repeat."""
         ends = np.cumsum(self.heights)
         first = 0
         waiting: list[tuple[int, Places]] = []
@@ -485,7 +482,6 @@ class Pieces:
 
     @property
     def _form(self) -> SliceForm | None:
-        """The form of the slices in the database; None: the pieces are whole."""
         if self._read_form is None:
             view = self._kept.view if self.stored else None
             value = None if view is None else view.get(_FORM_KEY.pack(b"f", self.number))
@@ -493,7 +489,6 @@ class Pieces:
         return self._read_form[0]
 
     def _form_for(self, piece: int, wanted: int) -> SliceForm | None:
-        """The form, if this number of rows of the piece should be read from slices."""
         if self._frames is not None or self._kept.get(self.number, piece) is not None:
             return None
         form = self._form
@@ -547,7 +542,6 @@ class Pieces:
 
 
 def together(flows: Sequence[Iterator[PieceRows]]) -> Iterator[PieceRows]:
-    """Zip flows that are divided alike: the rows of each range, those of the first flow first."""
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]
         yield concat_rows(filled) if filled else None

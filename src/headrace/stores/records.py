@@ -67,10 +67,7 @@ def quick_records(
     get: Callable[[Any], Any],
     put: Callable[[Any, Any], None],
 ) -> QuickRecords | None:
-    """Return functions for records in ``top``; ``get`` and ``put`` do what they can't. None: not for these columns.
-
-    Floats can't be in the key, as NaN isn't equal to itself.
-    """
+    """None: not for these columns. Floats can't be in the key, as NaN isn't equal to itself."""
     if not all(map(kind_of, [*key.values(), *value.columns.values()])) or float in map(kind_of, key.values()):
         return None
     several = len(key) > 1
@@ -226,7 +223,6 @@ class RecordStore(TableStore):
         self._move(self._top)
 
     def forget(self) -> None:
-        """Drop everything: the contents of the key-value store are replaced, or expire."""
         self._top.clear()
         self._under.clear()
         self._forget_copies()
@@ -341,7 +337,6 @@ class RecordStore(TableStore):
         return RowCodec(layout, self._any_row) if is_packed(self.values) else None
 
     def _reader(self, number: int) -> ScalarValues | None:
-        """A reader of records of this layout; None if its columns aren't those that are declared now."""
         self._read_layouts()
         if not 0 <= number < len(self._layouts):
             return None  # then the columnar decoder raises the error

@@ -136,7 +136,6 @@ class HashIndex:
         return places[(ages >= max(0, lowest)) & (ages <= min(highest, _AGE_MAX))]
 
     def between(self, low: int, high: int) -> Places:
-        """As ``places``, of all hashes."""
         columns = self._read()
         lowest, highest = columns.age(low), columns.age(high)
         if lowest > _AGE_MAX or highest < 0:
@@ -312,10 +311,7 @@ class Runs(StateStore):
             self._merge_fresh()
 
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
-        """Remove and return (merged) all rows with ``time <= bound``, in frames that share no keys.
-
-        They are removed when this returns; the caller has to read them before the next ``persist``.
-        """
+        """Remove and return, merged, all rows up to ``bound``; the caller must read them before the next ``persist``."""
         if self.earliest is None or self.earliest > bound:
             return iter(())
         self._settle()
@@ -333,10 +329,7 @@ class Runs(StateStore):
         yield from self._fresh
 
     def matching(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """All rows with one of the hashes ``wanted`` and ``low <= time <= high``, unmerged, older runs first.
-
-        ``wanted`` ascends and has no duplicates. Other rows may be among those found. Frames are in hash order.
-        """
+        """Rows with one of these ascending hashes, perhaps with others; unmerged, in hash order, older runs first."""
         for run in self._tiers.parts:
             if run.index is not None and run.overlaps(low, high):
                 yield from self._at(run, run.index.places(wanted, run.from_(low), high))
@@ -346,7 +339,6 @@ class Runs(StateStore):
                 yield frame[places]
 
     def between(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """Unmerged. Only for stores with ``hashed``."""
         within = pl.col(self._time).is_between(low, high)
         for run in self._tiers.parts:
             if run.index is not None and run.overlaps(low, high):
@@ -356,10 +348,7 @@ class Runs(StateStore):
             yield frame.filter(within)
 
     def read_parts(self, low: int, bound: int, widening: int = 1) -> Iterator[pl.DataFrame]:
-        """All rows with ``low <= time <= bound``, merged, in frames that share no keys. They stay in the store.
-
-        Rows that are taken before they are read still show. ``widening``: how many rows the reader makes of each.
-        """
+        """Merged, in frames that share no keys; the rows stay. ``widening``: how many rows the reader makes of each."""
         if self.earliest is None or self.earliest > bound:
             return iter(())
         found = [run for run in self._tiers.parts if run.overlaps(low, bound)]
@@ -368,7 +357,6 @@ class Runs(StateStore):
         return self._merged_parts(found, fresh, low, bound, widening)
 
     def crowd(self, low: int, bound: int, widening: int = 1) -> Crowd:
-        """How many rows, unmerged, each time with ``low <= time <= bound`` has; empty if all fit in one lot."""
         rows = sum(run.pieces.rows for run in self._tiers.parts if run.overlaps(low, bound)) + self._fresh_rows
         if rows * widening <= lot_rows():
             return EMPTY

@@ -222,7 +222,7 @@ def object_name(generation: int, number: int, file: str) -> str:
 
 
 def manifest_names(names: Iterable[str]) -> list[str]:
-    """The names of manifests among these, the newest first."""
+    """The newest first."""
     return sorted((name for name in names if _MANIFEST.fullmatch(name)), reverse=True)
 
 

@@ -91,7 +91,6 @@ class RowReader:
             yield self.rows_of(batch)
 
     def rows_of(self, entries: Sequence[tuple[bytes, bytes]]) -> pl.DataFrame:
-        """There must be at least one entry."""
         keys, values = zip(*entries, strict=True)
         rows = self._decode(values)
         return pl.concat([self._keys.decode(keys), rows], how="horizontal")
@@ -284,10 +283,7 @@ class MemoryTable:
     def __init__(
         self, id_: str, columns: Columns, key: Sequence[str], *, ttl_ms: int | None = None, in_memory: bool = True
     ) -> None:
-        """With ``ttl_ms``, a row expires that long after it was last put, in the time that ``advance`` sets.
-
-        Without ``in_memory``, rows that were read need not stay in memory.
-        """
+        """With ``ttl_ms``, a row expires that long after its last put. ``in_memory``: rows that were read stay there."""
         self._id = id_
         self.key: Columns = {name: columns[name] for name in key}
         self.values: Columns = {name: dtype for name, dtype in columns.items() if name not in key}

@@ -133,7 +133,7 @@ class Tiers(Generic[P]):
         self.kept_form = form if form is None else grown(self.kept_form, form)
 
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
-        """Read the manifest; None if there is none. Raises ``DeclarationError`` if the rows can't be opened now."""
+        """Raises ``DeclarationError`` if the rows can't be opened now."""
         self.kept.view = view
         data = view.get(MANIFEST)
         if data is None:

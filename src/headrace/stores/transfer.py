@@ -48,7 +48,6 @@ class Calls:
         self._chance = chance
 
     def tried(self, call: Callable[[], T]) -> Work[T]:
-        """Make a call, and retry transient errors. Raises permanent ones."""
         failures = 0
         pause_ms = 0.0
         while True:

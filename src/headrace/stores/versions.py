@@ -97,11 +97,7 @@ class Versions:
         return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
 
     def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
-        """The positions in ``keys`` of those that had a version, and these versions.
-
-        ``best[i]`` is the time of the best version of key i so far, ``run_of[i]`` its run, ``place_of[i]`` its position
-        there.
-        """
+        """The positions in ``keys`` of those that had a version, and these versions."""
         hashes = hash_rows(keys, list(self.key))
         order = np.argsort(hashes)  # the binary search is several times faster for sorted hashes
         keys, hashes, times = keys[order], hashes[order], times[order]
@@ -150,7 +146,6 @@ class VersionedTable(Versions):
         self._dropped = _NEVER
 
     def stores(self) -> Sequence[StateStore]:
-        """Return the stores that the task must checkpoint."""
         return (self._newest.store, self._history, self._deletions)
 
     def check(self) -> None:

@@ -143,7 +143,7 @@ def extent_of(ssp: SSP, admin: Admin) -> Extent:
 
 
 def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
-    """Return when the newest message arrived, as precisely as ``offset_at`` allows; None if unknown."""
+    """As precisely as ``offset_at`` allows; None if unknown."""
     extent = extent_of(ssp, admin)
     early, late = admin.time_of(ssp, extent.oldest), now_ms + 1
     if early is None:

@@ -40,11 +40,10 @@ Hash = Literal["headrace", "kafka"]
 class SystemSpec:
     """A system as an app declares it: its name in stream ids, its kind, and the options of that kind.
 
-    The descriptor of the kind sets the other facts. ``may_repeat`` says why its targets may receive rows again after a
-    failure; empty: they keep positions. ``slots``: the partitions of its inputs are slots (``SlottedSystem``).
-    ``growing``: others may add partitions to its streams, so that keys move between them. ``key_hash``: inputs that
-    have a key are partitioned by it. ``held`` is what only this process has of it, such as a DataFrame of Spark; specs
-    aren't compared by it, and don't send it.
+    ``may_repeat`` says why its targets may receive rows again after a failure; empty: they keep positions. ``slots``:
+    the partitions of its inputs are slots (``SlottedSystem``). ``growing``: others may add partitions to its streams,
+    so that keys move between them. ``key_hash``: inputs that have a key are partitioned by it. ``held`` is what only
+    this process has of it, such as a DataFrame of Spark.
     """
 
     name: str
@@ -109,7 +108,7 @@ def home_log(home: str | Path) -> SystemSpec:
 
 
 def require_stream(system: System, stream: StreamId, home: str | Path) -> StreamInfo:
-    """What is known of a stream; raises ``StreamNotFoundError`` with the name that may have been meant."""
+    """Raises ``StreamNotFoundError`` with the name that may have been meant."""
     admin = system.admin()
     info = admin.describe(stream.name)
     if info is None:

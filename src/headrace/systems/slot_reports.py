@@ -13,11 +13,9 @@ SlotOrders = Mapping[str, str]
 
 
 class SlotReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What the present generation of a task says of one of its slots.
+    """What the present generation of a task says of one of its slots, in the order of its commits, or not at all.
 
     ``shards`` are those of its last commit that counts, and ``version`` is that commit's; -1 before there is one.
-    ``watermark`` is the slot's; None before there is one. The reports of a generation come in the order of its commits,
-    or not at all.
     """
 
     generation: int

@@ -19,10 +19,10 @@ class SlotConsumer(Consumer, Protocol):
     """
 
     def take(self, ssp: SSP, shards: Shards) -> Rows:
-        """Go on with these shards: those of the last commit. Called after ``register``, before the first poll.
+        """Go on with the shards of the last commit. Called after ``register``, before the first poll.
 
-        If ``register`` was given a moment to read from (see ``Admin.offset_at``), all of them are read from there.
-        Return, as ``Rows`` without rows, what a commit would say if it came before the first poll.
+        If ``register`` was given a moment, all of them are read from there. Return, as ``Rows`` without rows, what a
+        commit would say if it came before the first poll.
         """
 
     def direct(self, ssp: SSP, orders: SlotOrders) -> None:
@@ -39,7 +39,7 @@ class SlotConsumer(Consumer, Protocol):
 class Dealer(Protocol):
     """Deals the shards of a stream to the slots of one stage. In the driver; it may block; one thread uses it.
 
-    It relies on nothing but the commits of tasks: another dealer goes on from the same reports. Only one deals.
+    It relies on nothing but the commits of tasks: another dealer goes on from the same reports.
     """
 
     def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:

@@ -65,7 +65,6 @@ def open_small(name: str, options: Mapping[str, Any]) -> base.RowSystem:
 
 @contextmanager
 def _raising(made: Source | Sink, doing: str) -> Iterator[None]:
-    """Turn what a source or sink raises into an error of Headrace, which says whether it may pass."""
     try:
         yield
     except HeadraceError:
@@ -120,7 +119,6 @@ class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
 
     @override
     def extents(self, stream: str) -> builtins.list[base.Extent]:
-        """An unknown end is taken for the beginning."""
         return [self._extent(name) for name in self._names()]
 
     @override
@@ -250,7 +248,6 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
 
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[base.Polled]:
-        """A batch is handed out as a whole."""
         with self._lock:
             self._bell.clear()
             if self._failed is not None:

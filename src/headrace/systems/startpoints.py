@@ -32,10 +32,9 @@ End = EndOffset | EndTime
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
-    """``id`` is its own; ``created_ms`` says when it was written, by the clock of its writer.
+    """``created_ms`` says when it was written, by the clock of its writer.
 
-    One that isn't written yet has neither. With ``until``, a task reads up to there, and then goes on where it was
-    before it applied the startpoint.
+    With ``until``, a task reads up to there, and then goes on where it was before it applied the startpoint.
     """
 
     id: str = ""
@@ -102,12 +101,11 @@ Startpoint = StartpointSpecific | StartpointTimestamp | StartpointOldest | Start
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A startpoint that a task has to apply.
+    """A startpoint that a task has to apply. ``stream`` is as in ``TaskScope.position_name``.
 
-    ``stream`` is the name under which the task keeps its position in the input (``TaskScope.position_name``).
     ``offset`` is the one that was found when the order was applied for the first time: applied again after a rollback,
-    the order means the same. So do ``until``, if the startpoint has an end, and ``first``: where the task would have
-    begun without it and without a commit.
+    the order means the same. So do ``until`` and ``first``: where the task would have begun without it and without a
+    commit.
     """
 
     stream: str
@@ -138,8 +136,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Grant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the coordinator gives a task that starts or rolls back: a new generation, and the orders to apply.
 
-    ``silent``: the app repeats what it has done before a savepoint was restored. Until it has read its inputs up to
-    where it was, the task writes no results and reads no further.
+    ``silent``: a savepoint was restored; the task writes nothing until it has read its inputs up to where it was.
     """
 
     generation: int

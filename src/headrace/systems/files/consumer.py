@@ -373,7 +373,6 @@ class Reader(Look):
 
 
 def entry_of(found: Found) -> Entry:
-    """All of a file, outside any list."""
     return Entry(path=found.path, partition=0, start=0, end=found.size, size=found.size, modified=found.modified)
 
 

@@ -319,10 +319,7 @@ _ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
 
 
 def read_header(file: TextFile, form: CsvFormat, declared: Sequence[str] | None) -> list[str] | None:
-    """The names of the columns; takes what comes before the first row off the file. None: the file is empty.
-
-    Without a header, these are the ``declared`` ones, or numbers.
-    """
+    """The names of the columns; takes what comes before the first row off the file. None: the file is empty."""
     for _ in range(form.skip_lines):
         file.first_row(_HEADER_BYTES)
     if isinstance(form.header, tuple):
@@ -544,7 +541,7 @@ class ParquetFile(_BlockFile):
             yield block
 
     def _block_end(self, start: int) -> int:
-        """Where a block from there should end: with a row group if possible, so that no page is read twice."""
+        """With a row group if possible, so that no page is read twice."""
         end = start + self._block_rows
         with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
         return with_group if with_group > start else end

@@ -308,7 +308,7 @@ class Stock:
         return listed
 
     def take(self) -> FileList:
-        """Append new files durably. Raises if the input doesn't accept new or changed files."""
+        """Raises if the input doesn't accept new or changed files."""
         if self._file is None:
             return self.present()
         for _ in range(_ATTEMPTS_MAX):

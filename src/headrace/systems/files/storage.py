@@ -157,7 +157,7 @@ def _arrow_storage(root: str) -> ArrowStorage:
 
 
 def _remote(uri: str) -> tuple[ArrowStorage, str]:
-    """The store of a URI, and the path in it. One connection serves all paths of a bucket with the same options."""
+    """One connection serves all paths of a bucket with the same options."""
     base, _, options = uri.partition("?")  # a pattern's "?" must be written [?]: URIs have options there
     scheme, _, rest = base.partition("://")
     authority, slash, path = rest.partition("/")
@@ -195,15 +195,11 @@ def is_remote(path: str) -> bool:
 
 
 def storage_of(path: str) -> tuple[Storage, str]:
-    """Where the files of a path are, and the path without scheme and options. Connects when it is first used."""
     return _remote(path) if is_remote(path) else (LocalStorage(), path)
 
 
 def find_files(path: str) -> list[Found]:
-    """The files of a file name, a folder or a pattern, in the order of their names.
-
-    A folder has all files of known formats below it, but for names that begin with ``.`` or ``_``: unfinished files.
-    """
+    """In the order of names. A folder has all files of known formats below it, but for names with ``.`` or ``_`` first."""
     storage, place = storage_of(path)
     there = storage.find(place)
     if isinstance(there, Found):

@@ -166,7 +166,6 @@ class FilesAdmin(UnwatchedAdmin):
         return offset_of(place)
 
     def _name(self, ssp: SSP, path: str, names: Sequence[str]) -> str:
-        """The listed file that ``path`` means: all of its path, or the end of it."""
         found = [name for name in names if name == path] or [name for name in names if name.endswith(f"/{path}")]
         if len(found) == 1:
             return found[0]

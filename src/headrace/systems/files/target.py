@@ -159,7 +159,7 @@ class FilesTarget(Target):
 
 
 def _file_name(writer: str) -> str:
-    """The writer as the beginning of a file name. Different writers have different names."""
+    """Different writers have different names."""
     name = "~".join(quote(part, safe="").replace("~", "%7E") for part in writer.split("/"))
     if len(name) <= _NAME_CHARS_MAX:
         return name

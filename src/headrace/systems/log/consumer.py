@@ -77,7 +77,6 @@ class FileWatcher:
         return number
 
     def unwatch(self, number: int) -> None:
-        """Stop watching a file. Does nothing if it was deleted, because that removes its watch."""
         self._libc.inotify_rm_watch(self.fd, number)
 
     def drain(self) -> set[int] | None:
@@ -139,7 +138,6 @@ class LogConsumer(base.RegisteringConsumer[Watched]):
 
     @property
     def torn_bytes(self) -> int:
-        """Bytes of appends that a killed writer or a full disk left unfinished."""
         return self._torn_before + sum(reading.file.torn_bytes for reading in self._readings.values())
 
     @override

@@ -89,12 +89,10 @@ class StreamFolder:
 
     @property
     def seal(self) -> Path:
-        """The file that exists from the moment when the stream takes no more records."""
         return self.path / "seal.json"
 
     # -- stream.json -----------------------------------------------------------------------------------
     def read_info(self) -> StreamInfo | None:
-        """Read ``stream.json`` and the added columns; return None if the stream doesn't exist."""
         return self._read_additions()[0]
 
     def _read_additions(self) -> tuple[StreamInfo | None, int]:

@@ -55,10 +55,7 @@ def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> 
 
 
 class PartitionFile:
-    """A partition, open for reading, or for appending too. ``what`` is its name in error messages.
-
-    Use after ``close`` opens it again, and raises ``StreamNotFoundError`` if it is another one by then.
-    """
+    """A partition; ``what`` is its name in errors. Use after ``close`` opens the file again, if it is still the same."""
 
     def __init__(self, path: Path, what: str, *, appends: bool = False) -> None:
         self.path = path
@@ -81,7 +78,6 @@ class PartitionFile:
         self._fd = fd
 
     def shared(self, files: OpenFiles, unsynced: Callable[[], bool]) -> None:
-        """Let ``files`` release the descriptor, unless it is ``unsynced``."""
         self.used = partial(files.used, self, unsynced)
         self.used()
 
@@ -175,7 +171,7 @@ class PartitionFile:
         return size
 
     def _skippable(self, position: Offset, size: int) -> int:
-        """How many torn bytes to skip; 0 means to wait for more bytes."""
+        """0: wait for more bytes."""
         diagnosis = self.diagnose(position, size)
         if diagnosis.state is TailState.CORRUPT:
             raise CorruptLogError(
@@ -187,10 +183,7 @@ class PartitionFile:
         return diagnosis.skip if diagnosis.state is TailState.TORN else 0
 
     def appended(self, start: Offset, stop: Offset) -> Iterator[Appended]:
-        """Return the records from ``start`` on that are complete at ``stop``, or up to the seal. Checks every body.
-
-        ``start`` is where a record, or the remains of a torn append, begins. Raises ``CorruptLogError`` at damage.
-        """
+        """Records complete at ``stop``; ``start`` is a place of a record or of a torn append. Checks every body."""
         while start < stop:
             result = self.read(start, _READ_BYTES, stop)
             if not result.payloads:
@@ -241,10 +234,7 @@ class PartitionFile:
         return segment.diagnose(claimed, self.seed).state is TailState.TORN
 
     def end(self) -> tuple[Offset, bool]:
-        """Return where the next record will begin, and whether the partition is sealed there.
-
-        A file that is being written doesn't end at a record boundary. So this searches backwards for the last header.
-        """
+        """Where the next record begins, and whether there is a seal: the last header tells, since a file may end anywhere."""
         size = self.size()
         stop, width = size, _SEARCH_BYTES
         while stop > segment.FILE_HEADER_SIZE:
@@ -261,7 +251,7 @@ class PartitionFile:
         return segment.FILE_HEADER_SIZE, False
 
     def find_seal(self, start: Offset) -> Offset | None:
-        """Return the offset of the first seal at or after ``start``, which need not be a record boundary."""
+        """``start`` need not be a record boundary."""
         found = self._find(start, self.size(), segment.SEAL)
         return None if found is None else found.at
 

@@ -127,7 +127,7 @@ class Scan:
 
 
 def scan(chunk: bytes, base: int, seed: int) -> Scan:
-    """Read the records of ``chunk``, which starts at a record boundary, at offset ``base`` of the partition."""
+    """``chunk`` starts at a record boundary, at offset ``base`` of the partition."""
     offsets: list[int] = []
     payloads: list[bytes] = []
     at, size, stop, need = 0, len(chunk), ScanEnd.END, 0
@@ -246,7 +246,6 @@ def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
 
 
 def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None = None) -> FoundHeader | None:
-    """Return the first valid header, of ``kind`` if given, that begins in ``start <= at < stop``."""
     at = data.find(MARK, start, stop + len(MARK) - 1)
     while at >= 0:
         found = header_at(data, at, seed)
@@ -267,10 +266,7 @@ def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
 
 
 def claimed_size(data: bytes, seed: int) -> int:
-    """Return how many bytes ``diagnose`` needs of a record that starts with ``data``, if the file has them.
-
-    That is all that its header claims, or a header if it has none, and the length of one header after it.
-    """
+    """How many bytes ``diagnose`` needs: all that the header claims, or a header if there is none, and another header."""
     found = header_at(data, 0, seed)
     return (found.end if found else HEADER_SIZE) + HEADER_SIZE
 

@@ -119,10 +119,7 @@ class LogAdmin(Admin):
 
     @override
     def seal(self, stream: str) -> None:
-        """The seal file comes first: a writer that finds none after a write knows that no seal record is before it.
-
-        Another seal record, from a concurrent or repeated call, changes nothing: the first one in the partition counts.
-        """
+        """A writer that finds no seal file after a write knows that no seal record is before it. The first counts."""
         folder = StreamFolder(self._root, stream)
         info = folder.require_info()
         sizes = [folder.log(partition).stat().st_size for partition in range(info.partitions)]
