@@ -108,7 +108,7 @@ class _Segment:
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """The live rows that match one of ``wanted`` (a null matches a null): places, rows, and places in ``wanted``."""
+        """The live rows that match one of ``wanted`` (a null matches a null): places, rows, places in ``wanted``."""
         # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
         # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
         if not self.living:

@@ -55,7 +55,7 @@ class RunIndex:
         by_hash: Indexes,
         rests: Rests | None = None,
     ) -> Iterator[Pairs]:
-        """Pairs of equal keys with ``low_ms <= run's time - batch's <= high_ms``; ``by_hash``: the batch in hash order."""
+        """Pairs of equal keys with ``low_ms <= run's time - batch's <= high_ms``; ``by_hash``: batch in hash order."""
         hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()[by_hash]
         times: npt.NDArray[np.int64] = batch.get_column(TIME).to_numpy()
         starts, counts = np.empty((2, len(hashes)), np.int64)

@@ -311,7 +311,7 @@ class Runs(StateStore):
             self._merge_fresh()
 
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
-        """Remove and return, merged, all rows up to ``bound``; the caller must read them before the next ``persist``."""
+        """Remove and return, merged, rows up to ``bound``; the caller must read them before the next ``persist``."""
         if self.earliest is None or self.earliest > bound:
             return iter(())
         self._settle()

@@ -283,7 +283,7 @@ class MemoryTable:
     def __init__(
         self, id_: str, columns: Columns, key: Sequence[str], *, ttl_ms: int | None = None, in_memory: bool = True
     ) -> None:
-        """With ``ttl_ms``, a row expires that long after its last put. ``in_memory``: rows that were read stay there."""
+        """With ``ttl_ms``, a row expires that long after its last put. ``in_memory``: rows stay there once read."""
         self._id = id_
         self.key: Columns = {name: columns[name] for name in key}
         self.values: Columns = {name: dtype for name, dtype in columns.items() if name not in key}

@@ -199,7 +199,7 @@ def storage_of(path: str) -> tuple[Storage, str]:
 
 
 def find_files(path: str) -> list[Found]:
-    """In the order of names. A folder has all files of known formats below it, but for names with ``.`` or ``_`` first."""
+    """In the order of names. A folder has all files of known formats below it, but for ``.name`` and ``_name``."""
     storage, place = storage_of(path)
     there = storage.find(place)
     if isinstance(there, Found):

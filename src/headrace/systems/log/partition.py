@@ -55,7 +55,7 @@ def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> 
 
 
 class PartitionFile:
-    """A partition; ``what`` is its name in errors. Use after ``close`` opens the file again, if it is still the same."""
+    """A partition; ``what`` is its name in errors. Use after ``close`` opens the same file again, or raises."""
 
     def __init__(self, path: Path, what: str, *, appends: bool = False) -> None:
         self.path = path
@@ -234,7 +234,7 @@ class PartitionFile:
         return segment.diagnose(claimed, self.seed).state is TailState.TORN
 
     def end(self) -> tuple[Offset, bool]:
-        """Where the next record begins, and whether there is a seal: the last header tells, since a file may end anywhere."""
+        """Where the next record begins, and whether there is a seal: the last header tells; a file may end anywhere."""
         size = self.size()
         stop, width = size, _SEARCH_BYTES
         while stop > segment.FILE_HEADER_SIZE:

@@ -266,7 +266,7 @@ def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
 
 
 def claimed_size(data: bytes, seed: int) -> int:
-    """How many bytes ``diagnose`` needs: all that the header claims, or a header if there is none, and another header."""
+    """How many bytes ``diagnose`` needs: all that the header claims, or a header if there is none, and one more."""
     found = header_at(data, 0, seed)
     return (found.end if found else HEADER_SIZE) + HEADER_SIZE
 
