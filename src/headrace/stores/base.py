@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.core.errors import CorruptLogError, DeclarationError, FrameError, UsageError
-from headrace.rows.dtypes import dtype_to_json
+from headrace.rows.dtypes import Columns, dtype_to_json
 from headrace.rows.given import concat_rows
 from headrace.rows.hashing import partition_of
 from headrace.rows.ipc import decode_rows
@@ -216,7 +216,7 @@ class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.decode(data, type=cls)
 
 
-def described(columns: Mapping[str, pl.DataType]) -> dict[str, str]:
+def described(columns: Columns) -> dict[str, str]:
     return {name: _type_as_text(dtype) for name, dtype in columns.items()}
 
 
@@ -269,7 +269,7 @@ def other_kind(id_: str) -> DeclarationError:
     )
 
 
-def with_types(columns: Iterable[str], types: Mapping[str, pl.DataType]) -> dict[str, str]:
+def with_types(columns: Iterable[str], types: Columns) -> dict[str, str]:
     return described({name: types[name] for name in columns})
 
 
@@ -292,7 +292,7 @@ GONE = "__gone"  # the column that says whether a version is a deletion
 def conformed(
     id_: str,
     rows: pl.DataFrame,
-    columns: Mapping[str, pl.DataType],
+    columns: Columns,
     needed: Collection[str],
     added: Mapping[str, pl.Series] | None = None,
 ) -> pl.DataFrame:
@@ -329,7 +329,7 @@ def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -
         raise DeclarationError(what, hint=TAKE_BACK)
 
 
-def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
+def check_key(id_: str, kept: Columns, declared: Columns) -> None:
     if list(kept.items()) != list(declared.items()):
         what = f"the key {_shown(kept)}, but is now declared with {_shown(declared)}"
         raise DeclarationError(f"store {id_!r} has {what}", hint=TAKE_BACK)

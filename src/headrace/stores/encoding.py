@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ import pyarrow as pa
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.rows.casting import filled
+from headrace.rows.dtypes import Columns
 from headrace.rows.values import column, misfit
 
 Words = npt.NDArray[Any]
@@ -192,7 +193,7 @@ _ESCAPED = b"\x00\xff"
 class KeyEncoding:
     """Encodes keys of some columns. Raises ``DeclarationError`` for a type that can't be in a key."""
 
-    def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
+    def __init__(self, columns: Columns) -> None:
         if not columns:
             raise DeclarationError("a key needs at least one column")
         for name, dtype in columns.items():
@@ -239,7 +240,7 @@ class KeyEncoding:
         return pl.DataFrame(columns)
 
 
-def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
+def _records(columns: Columns) -> list[np.dtype[Any]]:
     records: list[list[tuple[str, str]]] = [[]]
     for place, dtype in enumerate(columns.values()):
         records[-1].append((f"present {place}", "u1"))
@@ -313,7 +314,7 @@ _LENGTH_MAX = (1 << 32) - 1
 class ValueEncoding:
     """Encodes values of some columns in a fixed order, which have the layout ``number``."""
 
-    def __init__(self, columns: Mapping[str, pl.DataType], number: int) -> None:
+    def __init__(self, columns: Columns, number: int) -> None:
         self.columns = dict(columns)
         self.number = number
         self._is_bytes = [words_of(dtype) is None for dtype in columns.values()]
@@ -388,7 +389,7 @@ _FLAGS = {True: True, False: False}
 class ScalarKeys:
     """Encodes the key of one row."""
 
-    def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
+    def __init__(self, columns: Columns) -> None:
         self._columns = dict(columns)
         self._columnar = KeyEncoding(columns)
         codecs = [_key_codec(dtype) for dtype in columns.values()]
@@ -543,7 +544,7 @@ class RowCodec:
         )
 
 
-def is_packed(columns: Mapping[str, pl.DataType]) -> bool:
+def is_packed(columns: Columns) -> bool:
     return all(_is_word(dtype) or is_bytes(dtype) for dtype in columns.values())
 
 
@@ -551,7 +552,7 @@ def _compiled(source: str, known: dict[str, Any]) -> Any:
     return eval(source, known)  # noqa: S307 - of our own text
 
 
-def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.DataFrame:
+def one_row(columns: Columns, values: Sequence[Any]) -> pl.DataFrame:
     series = []
     for (name, dtype), value in zip(columns.items(), values, strict=True):
         try:

@@ -21,6 +21,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError
+from headrace.rows.dtypes import Columns
 from headrace.rows.schema import Schema
 from headrace.rows.values import NAMES, fits, kind_of
 from headrace.stores.encoding import MISFITS, RowCodec, ScalarKeys, ScalarValues, ValueEncoding, is_packed
@@ -61,11 +62,7 @@ class QuickRecords:
 
 
 def quick_records(
-    key: Mapping[str, pl.DataType],
-    value: Schema,
-    top: dict[Any, Row | None],
-    get: Callable[[Any], Any],
-    put: Callable[[Any, Any], None],
+    key: Columns, value: Schema, top: dict[Any, Row | None], get: Callable[[Any], Any], put: Callable[[Any, Any], None]
 ) -> QuickRecords | None:
     """None: not for these columns. Floats can't be in the key, as NaN isn't equal to itself."""
     if not all(map(kind_of, [*key.values(), *value.columns.values()])) or float in map(kind_of, key.values()):
@@ -104,7 +101,7 @@ _BYTES_MAX = 8 << 20  # The records that are kept after they were encoded. All a
 class RecordStore(TableStore):
     """Records by key. ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan`` read and write whole batches."""
 
-    def __init__(self, store: KeyValueStore, key: Mapping[str, pl.DataType], value: Schema) -> None:
+    def __init__(self, store: KeyValueStore, key: Columns, value: Schema) -> None:
         super().__init__(store, {**key, **value.columns}, list(key))
         store.ahead = self
         self._value = value
@@ -250,7 +247,7 @@ class RecordStore(TableStore):
         super().put_rows(whole)
         return whole.estimated_size()  # type: ignore[return-value]  # bytes are an int
 
-    def _frame(self, columns: Mapping[str, pl.DataType], rows: list[Row]) -> pl.DataFrame:
+    def _frame(self, columns: Columns, rows: list[Row]) -> pl.DataFrame:
         schema = Schema(columns)
         return schema.from_columns(list(zip(*rows, strict=True)), str) if rows else schema.empty()
 

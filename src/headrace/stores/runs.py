@@ -195,6 +195,7 @@ _MERGED_ROWS_MAX = 1 << 21
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 _RUNS_FORMAT = 5
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
+Span = tuple[int | None, int | None]
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +317,7 @@ class Runs(StateStore):
             return iter(())
         self._settle()
         self._log.append(_TAKE + _BOUND.pack(bound))
-        return self._merged_parts(self._remove(bound), (), None, bound, 1)
+        return self._merged_parts(self._remove(bound), (), (None, bound), 1)
 
     def drop(self, bound: int) -> None:
         self.take_parts(bound)
@@ -354,7 +355,7 @@ class Runs(StateStore):
         found = [run for run in self._tiers.parts if run.overlaps(low, bound)]
         within = pl.col(self._time).is_between(low, bound)
         fresh = [frame.filter(within) for frame in self._fresh]
-        return self._merged_parts(found, fresh, low, bound, widening)
+        return self._merged_parts(found, fresh, (low, bound), widening)
 
     def crowd(self, low: int, bound: int, widening: int = 1) -> Crowd:
         rows = sum(run.pieces.rows for run in self._tiers.parts if run.overlaps(low, bound)) + self._fresh_rows
@@ -455,16 +456,12 @@ class Runs(StateStore):
         return _Manifest(runs=runs, taken=self.taken, form=self._tiers.kept_form)
 
     def _merged_parts(
-        self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], low: int | None, bound: int | None, widening: int
+        self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], within: Span, widening: int
     ) -> Iterator[pl.DataFrame]:
-        return (self._merge(part) for part in self._ranges(runs, more, (low, bound), widening) if part is not None)
+        return (self._merge(part) for part in self._ranges(runs, more, within, widening) if part is not None)
 
     def _ranges(
-        self,
-        runs: Sequence[_Run],
-        more: Sequence[pl.DataFrame] = (),
-        within: tuple[int | None, int | None] = (None, None),
-        widening: int = 1,
+        self, runs: Sequence[_Run], more: Sequence[pl.DataFrame] = (), within: Span = (None, None), widening: int = 1
     ) -> Iterator[PieceRows]:
         rows = sum(run.pieces.rows for run in runs) + sum(map(len, more))
         bits = self._bits(rows * widening, runs)

@@ -28,6 +28,7 @@ from headrace.stores.encoding import DELETE_LOCAL_STATE, LAYOUTS_MAX, KeyEncodin
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 
+Given = Mapping[str, Any] | None  # values of the first columns of a key
 SCANNED_ROWS = 8192
 _LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
 ROWS_END = b"\x02"  # a key that is greater than that of any row
@@ -75,9 +76,9 @@ class RowReader:
     def scan(
         self,
         *,
-        start: Mapping[str, Any] | None = None,
-        stop: Mapping[str, Any] | None = None,
-        prefix: Mapping[str, Any] | None = None,
+        start: Given = None,
+        stop: Given = None,
+        prefix: Given = None,
         reverse: bool = False,
         batch_rows: int = SCANNED_ROWS,
     ) -> Iterator[pl.DataFrame]:
@@ -237,13 +238,7 @@ def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
             raise DataError(what, hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None)
 
 
-def key_range(
-    id_: str,
-    key: Columns,
-    start: Mapping[str, Any] | None,
-    stop: Mapping[str, Any] | None,
-    prefix: Mapping[str, Any] | None,
-) -> tuple[bytes, bytes]:
+def key_range(id_: str, key: Columns, start: Given, stop: Given, prefix: Given) -> tuple[bytes, bytes]:
     low = _bound(id_, key, start) if start else b""
     high = _bound(id_, key, stop) if stop else ROWS_END
     if prefix:

@@ -24,6 +24,7 @@ from headrace.stores.snapshots import Chunks, Content, Manifest, ObjectPlace, Ob
 
 T = TypeVar("T")
 Work = Generator[float, None, T]  # calls to a store: before each, how long (ms) to wait
+Done = Callable[[Manifest], None]
 RETRY = Retry(6, 500, 30_000)
 _DELETED_AT_ONCE = 500
 _log = logger(__name__)
@@ -101,14 +102,7 @@ class Sender:
                 return manifest
         return None
 
-    def send(
-        self,
-        offset: int,
-        generation: int,
-        version: int,
-        files: Sequence[SnapshotFile],
-        done: Callable[[Manifest], None],
-    ) -> Work[None]:
+    def send(self, offset: int, generation: int, version: int, files: Sequence[SnapshotFile], done: Done) -> Work[None]:
         """Send a snapshot, and call ``done`` when it has arrived. Then delete objects that aren't needed any more."""
         self._begin(generation)
         stored = []

@@ -30,6 +30,7 @@ from headrace.systems.base import Consumer, Edge, Ended, Records, System
 
 _log = logger(__name__)
 T = TypeVar("T")
+Keep = Callable[[Frame], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,7 @@ class RangeReader(Generic[T]):
     """
 
     def __init__(
-        self,
-        system: System,
-        ssp: SSP,
-        start: Place,
-        keep: Callable[[Frame], T],
-        *,
-        committed: bool = True,
-        lossy: bool = False,
+        self, system: System, ssp: SSP, start: Place, keep: Keep[T], *, committed: bool = True, lossy: bool = False
     ) -> None:
         self._system = system
         self._ssp = ssp

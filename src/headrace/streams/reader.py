@@ -29,6 +29,7 @@ from headrace.core.log import is_milestone
 from headrace.core.plug_ins import loaded, plug_in
 from headrace.protocol.read_committed import ReadCommitted
 from headrace.protocol.record import ReaderPosition
+from headrace.rows.dtypes import Columns
 from headrace.rows.given import concat_rows
 from headrace.rows.ipc import WRITER_HINT, decode_rows
 from headrace.rows.schema import filled_up
@@ -575,9 +576,7 @@ class _Idleness:
         return not self.too_long()
 
 
-def _together(
-    stream: StreamId, tables: Sequence[pl.DataFrame], columns: Mapping[str, pl.DataType] | None
-) -> pl.DataFrame:
+def _together(stream: StreamId, tables: Sequence[pl.DataFrame], columns: Columns | None) -> pl.DataFrame:
     """One table; a column that only some have, or that was added to the stream later, is null elsewhere."""
     try:
         if all(table.schema == tables[0].schema for table in tables):

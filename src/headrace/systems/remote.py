@@ -14,6 +14,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
+from headrace.rows.dtypes import Columns
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target, WriteOnlyAdmin
 
 
@@ -28,7 +29,7 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
         return self
 
     @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+    def consumer(self, columns: Columns | None = None, *, whole: bool = False) -> Consumer:
         raise self.refused("can't be read as a stream")
 
     @override

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from headrace.core.errors import DeclarationError, StreamExistsError, UsageError
 from headrace.core.ids import MAX_PARTITIONS
-from headrace.rows.dtypes import instantiate
+from headrace.rows.dtypes import Columns, instantiate
 from headrace.systems.base import StreamInfo
 
 _HINT = (
@@ -18,9 +18,7 @@ _HINT = (
 )
 
 
-def wanted_shape(
-    name: str, partitions: int, columns: Mapping[str, pl.DataType] | None, key: Sequence[str] = ()
-) -> StreamInfo:
+def wanted_shape(name: str, partitions: int, columns: Columns | None, key: Sequence[str] = ()) -> StreamInfo:
     if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
         raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     typed = None if columns is None else _typed(columns)
@@ -62,7 +60,7 @@ def partitioned(key: Sequence[str]) -> str:
     return f"partitioned by {', '.join(key)}" if key else "partitioned by no recorded key"
 
 
-def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+def new_columns(found: StreamInfo, columns: Columns) -> dict[str, pl.DataType]:
     typed = _typed(columns)
     if found.columns is None:
         what = f"stream {found.name!r} was created without declared columns, so it takes rows with any columns"
@@ -73,15 +71,15 @@ def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[s
     return {name: dtype for name, dtype in typed.items() if name not in found.columns}
 
 
-def with_columns(found: StreamInfo, more: Mapping[str, pl.DataType]) -> StreamInfo:
+def with_columns(found: StreamInfo, more: Columns) -> StreamInfo:
     return replace(found, columns={**(found.columns or {}), **more}, added=found.added | more.keys())
 
 
-def _typed(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+def _typed(columns: Columns) -> dict[str, pl.DataType]:
     return {column: instantiate(dtype, column) for column, dtype in columns.items()}
 
 
-def _retyped(found: Mapping[str, pl.DataType], wanted: Mapping[str, pl.DataType]) -> list[str]:
+def _retyped(found: Columns, wanted: Columns) -> list[str]:
     return [
         f"column {name!r} is {found[name]}, not {dtype}"
         for name, dtype in wanted.items()

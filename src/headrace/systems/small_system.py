@@ -33,6 +33,7 @@ from headrace.core.errors import (
 from headrace.core.files import Bell
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
+from headrace.rows.dtypes import Columns
 from headrace.rows.formats import FormatSpec, open_format
 from headrace.rows.given import as_polars, as_records
 from headrace.systems import base
@@ -88,7 +89,7 @@ class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
         return self
 
     @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> SourceConsumer:
+    def consumer(self, columns: Columns | None = None, *, whole: bool = False) -> SourceConsumer:
         return SourceConsumer(self._source, columns)
 
     @override
@@ -198,10 +199,13 @@ class Made:
     payloads: Sequence[bytes] = ()
 
 
+Decode = Callable[[Sequence[Any]], Made]
+
+
 class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
     """Reads a source's partitions on a thread, and hands out what has arrived. ``_lock`` guards all but ``opened``."""
 
-    def __init__(self, source: Source, columns: Mapping[str, pl.DataType] | None) -> None:
+    def __init__(self, source: Source, columns: Columns | None) -> None:
         super().__init__()
         self._source = source
         with _raising(source, "partitions"):
@@ -407,11 +411,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
 
 
 def _rows_of(
-    given: Batch,
-    reading: _PartitionReading,
-    after: Offset,
-    positions: Sequence[int] | None,
-    decode: Callable[[Sequence[Any]], Made],
+    given: Batch, reading: _PartitionReading, after: Offset, positions: Sequence[int] | None, decode: Decode
 ) -> base.Rows:
     table = as_polars(given)
     if isinstance(table, pl.DataFrame):
@@ -451,7 +451,7 @@ class SinkSystem(base.WriteOnlyAdmin, base.RowSystem):
         return self
 
     @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> base.Consumer:
+    def consumer(self, columns: Columns | None = None, *, whole: bool = False) -> base.Consumer:
         raise self.refused("can't be read")
 
     @override

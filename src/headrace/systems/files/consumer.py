@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -222,7 +222,7 @@ class Wanted:
     """
 
     typed: Columns | None = None
-    declared: Mapping[str, pl.DataType] | None = None
+    declared: Columns | None = None
     whole: bool = False
 
 

@@ -90,9 +90,7 @@ class FilesAdmin(UnwatchedAdmin):
         self._writable(stream, partitions, columns)
         return Creation(partitions, new=not Path(self._path).is_dir())
 
-    def _writable(
-        self, stream: str, partitions: int, columns: Mapping[str, pl.DataType] | None
-    ) -> dict[str, pl.DataType] | None:
+    def _writable(self, stream: str, partitions: int, columns: Columns | None) -> dict[str, pl.DataType] | None:
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
@@ -240,12 +238,10 @@ class FilesSystem(RowSystem):
         return FilesAdmin(self)
 
     @override
-    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
+    def consumer(self, columns: Columns | None = None, *, whole: bool = False) -> FilesConsumer:
         return self.open_consumer(columns, whole=whole, follow=self.new_files == "follow")
 
-    def open_consumer(
-        self, columns: Mapping[str, pl.DataType] | None, *, whole: bool = False, follow: bool
-    ) -> FilesConsumer:
+    def open_consumer(self, columns: Columns | None, *, whole: bool = False, follow: bool) -> FilesConsumer:
         stock = self.stock()
         listed = stock.present()
         if listed.nothing and self.new_files == "refuse":
@@ -285,7 +281,7 @@ class FilesSystem(RowSystem):
             format_of(found, self.format)  # raises if they have several
         return self._reader
 
-    def _wanted(self, listed: FileList, columns: Mapping[str, pl.DataType] | None, whole: bool) -> Wanted:
+    def _wanted(self, listed: FileList, columns: Columns | None, whole: bool) -> Wanted:
         if self.columns is not None:
             narrow = columns is not None and not whole and self.columns.keys() >= columns.keys()
             return Wanted(typed={name: self.columns[name] for name in columns} if narrow and columns else self.columns)
