@@ -34,15 +34,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from headrace.core import files
-from headrace.core.errors import (
-    CorruptLogError,
-    InfrastructureError,
-    StateCorruptError,
-    StateLockedError,
-    StorageError,
-    UnavailableError,
-)
+from headrace.core import errors, files
 from headrace.core.files import make_private, make_private_folder, open_private, sync_folder
 from headrace.core.log import logger
 from headrace.stores.base import View, Writes
@@ -65,7 +57,7 @@ class FolderLock:
         with self._guard:
             if self._path in self._held:
                 what = f"state folder {folder} is open elsewhere in this process"
-                raise StateLockedError(what, hint="close it first")
+                raise errors.StateLockedError(what, hint="close it first")
             try:
                 make_private_folder(folder.parent)
                 self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_APPEND), "ab")
@@ -77,7 +69,7 @@ class FolderLock:
                 self._file.close()
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     what = f"state folder {folder} is open in another process: {error}"
-                    raise StateLockedError(what, hint=_LOCKED_HINT) from error
+                    raise errors.StateLockedError(what, hint=_LOCKED_HINT) from error
                 raise classified(folder, error) from error
             self._held.add(self._path)
 
@@ -101,7 +93,7 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         hint = "check the disk's free space, and that this user may read and write both folders"
-        raise StorageError(f"snapshot {snapshot} can't be restored to {folder}: {error}", hint=hint) from error
+        raise errors.StorageError(f"snapshot {snapshot} can't be restored to {folder}: {error}", hint=hint) from error
 
 
 def discard(folder: Path) -> None:
@@ -152,18 +144,19 @@ def _link_table_else_copy(source: str, target: str) -> str:
     return shutil.copy2(source, target)
 
 
-def classified(folder: Path, error: Exception) -> InfrastructureError:
+def classified(folder: Path, error: Exception) -> errors.InfrastructureError:
     text = str(error)
     if files.FULL in text:  # RocksDB reports this about its lock, which no process holds
-        return StorageError(f"state folder {folder}: {text}", hint=files.hint())
+        return errors.StorageError(f"state folder {folder}: {text}", hint=files.hint())
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
-        return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
+        return errors.StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
     # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a
     # missing file means that the state is damaged.
     if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
-        return StorageError(f"state folder {folder}: {text}", hint="check the disk's free space and the folder's owner")
+        said = f"state folder {folder}: {text}"
+        return errors.StorageError(said, hint="check the disk's free space and the folder's owner")
     what = f"state folder {folder} can't be read: {text}"
-    return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
+    return errors.StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
 
 _BLOB_BYTES_MIN = 2048  # values of at least this size are stored in blob files, so that compaction need not copy them
@@ -441,7 +434,7 @@ class Database:
             raise _unreadable_copy(folder, "it has no database")
         if (folder / _UNREADABLE).exists():
             what = f"state folder {folder} couldn't be read last time"
-            raise StateCorruptError(what, hint="nothing is lost: Headrace rebuilds it")
+            raise errors.StateCorruptError(what, hint="nothing is lost: Headrace rebuilds it")
         cache = _CACHE.acquire()
         try:
             if not read_only:
@@ -508,11 +501,11 @@ class Database:
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def _was_released(self) -> UnavailableError:
+    def _was_released(self) -> errors.UnavailableError:
         what = f"state folder {self.folder} was released"
-        return UnavailableError(what, hint="read the task's state from its present container")
+        return errors.UnavailableError(what, hint="read the task's state from its present container")
 
-    def _unreadable(self, error: Exception) -> InfrastructureError:
+    def _unreadable(self, error: Exception) -> errors.InfrastructureError:
         """Mark the folder as damaged, so that the next start rebuilds it: opening it may not show the damage again."""
         if not self._open:
             return self._was_released()
@@ -521,7 +514,7 @@ class Database:
         with suppress(OSError):  # if the mark can't be written, at least this incarnation knows of the damage
             (self.folder / _UNREADABLE).touch()
         what = f"state folder {self.folder} can't be read: {error}"
-        return StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
+        return errors.StateCorruptError(what, hint="nothing is lost: the next start rebuilds it")
 
     def batch(self) -> Batch:
         return Batch()
@@ -570,8 +563,9 @@ class Database:
         except Exception as error:
             raise self._unwritable(error) from error
 
-    def _unwritable(self, error: Exception) -> StorageError:
-        return StorageError(f"state folder {self.folder}: {error}", hint="free up space on the disk; nothing was lost")
+    def _unwritable(self, error: Exception) -> errors.StorageError:
+        what = f"state folder {self.folder}: {error}"
+        return errors.StorageError(what, hint="free up space on the disk; nothing was lost")
 
     def snapshot(self, folder: Path) -> None:
         """Copy the present state to ``folder``, by hard links if possible. The copy appears atomically."""
@@ -585,7 +579,8 @@ class Database:
             sync_folder(folder.parent)  # the changelog is trimmed up to it
         except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise StorageError(f"can't write snapshot {folder}: {error}", hint="free up space on the disk") from error
+            what = f"can't write snapshot {folder}: {error}"
+            raise errors.StorageError(what, hint="free up space on the disk") from error
 
     def close(self) -> None:
         """Release the folder. A second call does nothing. Never raises, since everything written is already safe."""
@@ -607,9 +602,9 @@ class Database:
         _CACHE.release()
 
 
-def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
+def _unreadable_copy(folder: Path, why: object) -> errors.CorruptLogError:
     hint = "check that the folder is complete, and that this user may read and write it, or use another copy"
-    return CorruptLogError(f"the copy of a task's state in {folder} can't be read: {why}", hint=hint)
+    return errors.CorruptLogError(f"the copy of a task's state in {folder} can't be read: {why}", hint=hint)
 
 
 class _SharedCache:

@@ -52,28 +52,18 @@ class _Index:
     alive: npt.NDArray[np.bool_] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Segment:
-    def __init__(
-        self,
-        kept: Kept,
-        pieces: Pieces,
-        due: Sequence[str],
-        index: _Index | None,
-        *,
-        living: int,
-        lows: Sequence[int],
-        masked: bool = False,
-    ) -> None:
-        """``lows``: the lowest value of each due column. Without ``index`` the segment is in the database."""
-        self.pieces = pieces
-        self.living = living
-        self.masked = masked  # some of its rows are dead
-        self._kept = kept
-        self._due = list(due)
-        self._lows: dict[str, int] | None = dict(zip(due, lows, strict=True))
-        self._index = index
-        self._masked_since_stored = False
-        self._ends = np.cumsum(pieces.heights)
+    """``lows``: the lowest value of each due column, if known. Without ``known`` the index is in the database."""
+
+    kept: Kept
+    pieces: Pieces
+    columns: Sequence[str]
+    known: _Index | None
+    living: int
+    lows: dict[str, int] | None
+    masked: bool = False  # some of its rows are dead
+    _masked_since_stored: bool = False
 
     @classmethod
     def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> _Segment:
@@ -93,17 +83,17 @@ class _Segment:
             {column: np.concatenate([part.get_column(column).to_numpy() for part in filled]) for column in due},
         )
         bare = [None if part is None else part.drop(_HASH) for part in parts]
-        lows = [int(values.min()) for values in index.due.values()]
-        return cls(kept, Pieces.of(kept, number, bare), due, index, living=len(index.hashes), lows=lows)
+        lows = {column: int(values.min()) for column, values in index.due.items()}
+        return cls(kept, Pieces.of(kept, number, bare), due, index, len(index.hashes), lows)
 
     def low(self, column: str) -> int:
-        if self._lows is None:
+        if self.lows is None:
             index = self.index
-            self._lows = {}
+            self.lows = {}
             for name, values in index.due.items():
                 living = values if index.alive is None else values[index.alive]
-                self._lows[name] = int(living.min()) if len(living) else NEVER_DUE
-        return self._lows[column]
+                self.lows[name] = int(living.min()) if len(living) else NEVER_DUE
+        return self.lows[column]
 
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
@@ -154,7 +144,7 @@ class _Segment:
         """The rows alive, for a reader that reads them once: neither they nor the facts about them stay in memory."""
         mask = None
         if self.masked:
-            mask = self._read_mask() if self._index is None else self._index.alive
+            mask = self._read_mask() if self.known is None else self.known.alive
         begin = 0
         for rows in self.pieces.all(once=True):
             yield rows if mask is None else rows_where(rows, pl.Series(mask[begin : begin + rows.height]))
@@ -170,21 +160,21 @@ class _Segment:
         index.alive[places] = False
         self.living -= len(places)
         self.masked = self._masked_since_stored = True
-        lows, due = self._lows, index.due
+        lows, due = self.lows, index.due
         if lows is not None and any(int(values[places].min()) <= lows[name] for name, values in due.items()):
-            self._lows = None
+            self.lows = None
 
     @property
     def index(self) -> _Index:
-        if self._index is None:
-            self._index = self._read_index()
-        return self._index
+        if self.known is None:
+            self.known = self._read_index()
+        return self.known
 
     def write(self, writes: Writes) -> None:
         number = self.pieces.number
         if not self.pieces.stored:
             begin = 0
-            for piece, end in enumerate(self._ends.tolist()):
+            for piece, end in enumerate(np.cumsum(self.pieces.heights).tolist()):
                 columns = [self.index.hashes, *self.index.due.values()]
                 if end > begin:
                     little = (column.astype(column.dtype.newbyteorder("<"), copy=False) for column in columns)
@@ -207,10 +197,10 @@ class _Segment:
         parts = []
         for piece, height in enumerate(heights):
             if height:
-                value = self._read(_INDEX.pack(b"i", number, piece), 8 * height * (1 + len(self._due)))
+                value = self._read(_INDEX.pack(b"i", number, piece), 8 * height * (1 + len(self.columns)))
                 parts.append(np.frombuffer(value, "<u8").reshape(-1, height))
-        columns = np.concatenate(parts, axis=1) if parts else np.empty((1 + len(self._due), 0), np.uint64)
-        due = {column: values.view(np.int64) for column, values in zip(self._due, columns[1:], strict=True)}
+        columns = np.concatenate(parts, axis=1) if parts else np.empty((1 + len(self.columns), 0), np.uint64)
+        due = {column: values.view(np.int64) for column, values in zip(self.columns, columns[1:], strict=True)}
         index = _Index(columns[0], due)
         if self.masked:
             index.alive = self._read_mask()
@@ -221,9 +211,9 @@ class _Segment:
         return np.unpackbits(np.frombuffer(mask, np.uint8), count=self.pieces.rows).astype(np.bool_)
 
     def _read(self, key: bytes, size: int) -> bytes:
-        value = None if self._kept.view is None else self._kept.view.get(key)
+        value = None if self.kept.view is None else self.kept.view.get(key)
         if value is None or len(value) != size:
-            what = f"store {self._kept.store!r}: a part of segment {self.pieces.number} is missing in the local state"
+            what = f"store {self.kept.store!r}: a part of segment {self.pieces.number} is missing in the local state"
             raise CorruptLogError(what, hint="delete the task's local state: it is rebuilt from the changelog")
         return value
 
@@ -458,7 +448,8 @@ class KeyedRows(StateStore):
         pieces = Pieces(self._kept, entry.number, entry.heights)
         if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read
             next(pieces.all(), None)
-        return _Segment(self._kept, pieces, self._due, None, living=entry.living, lows=entry.lows, masked=entry.masked)
+        lows = dict(zip(self._due, entry.lows, strict=True))
+        return _Segment(self._kept, pieces, self._due, None, entry.living, lows, entry.masked)
 
     @override
     def persist(self, writes: Writes) -> None:

@@ -26,23 +26,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, UsageError
-from headrace.stores.base import (
-    CHANGE_BYTES_MAX,
-    FORM,
-    TAKE_BACK,
-    Mask,
-    PinnableView,
-    Share,
-    StateStore,
-    View,
-    Writes,
-    decode_change,
-    encode_entries,
-    in_portions,
-    other_kind,
-    unknown_change,
-    unknown_format,
-)
+from headrace.stores import base
 
 if TYPE_CHECKING:
     from headrace.stores.records import RecordStore
@@ -128,20 +112,20 @@ class _Memory(_Overlay):
 
 
 def merge(
-    over: Iterable[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
+    over: Iterable[tuple[bytes, bytes | None]], under: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Of equal keys the entry of ``over`` counts. Both are in key order, or reversed."""
-    below = next(base, None)
+    below = next(under, None)
     for key, value in over:
         while below is not None and (below[0] > key if reverse else below[0] < key):
             yield below
-            below = next(base, None)
+            below = next(under, None)
         if below is not None and below[0] == key:
-            below = next(base, None)
+            below = next(under, None)
         yield key, value
     if below is not None:
         yield below
-        yield from base
+        yield from under
 
 
 _TIME = struct.Struct(">Q")
@@ -237,7 +221,7 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
-Dealt = tuple[Mask, Sequence[bytes] | None]
+Dealt = tuple[base.Mask, Sequence[bytes] | None]
 """Selects the entries of a share, and gives new bytes for values that must change."""
 _ABOUT_DECODER = msgspec.json.Decoder(_About)
 
@@ -245,7 +229,7 @@ _ABOUT_DECODER = msgspec.json.Decoder(_About)
 class Contents(Protocol):
     """What the entries of a store mean. Whoever encodes them provides it: a table, timers."""
 
-    def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
+    def dealt(self, share: base.Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share."""
 
     def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
@@ -275,10 +259,10 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-class KeyValueStore(KeyValueReader, StateStore):
+class KeyValueStore(KeyValueReader, base.StateStore):
     """Byte keys and values whose changes are logged. With ``ttl_ms``, an entry expires that long after it was put."""
 
-    def __init__(self, id_: str, *, ttl_ms: int | None = None, change_bytes_max: int = CHANGE_BYTES_MAX) -> None:
+    def __init__(self, id_: str, *, ttl_ms: int | None = None, change_bytes_max: int = base.CHANGE_BYTES_MAX) -> None:
         self.id = id_
         self._stamps = None if ttl_ms is None else Stamps(ttl_ms)
         self._sweep = None if self._stamps is None else _Sweep(self._stamps)
@@ -286,7 +270,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._fresh = _Overlay()
         self._logged = _Overlay()
         self._memory = _Memory()
-        self._view: View | None = None
+        self._view: base.View | None = None
         self._cleared = False
         self._count = 0
         self._before: dict[bytes, bytes | None] | None = None
@@ -398,7 +382,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         if self.ahead is not None:
             self.ahead.write()
         fresh = self._fresh.entries
-        changes = encode_entries(self._operation, list(fresh), list(fresh.values()), self._change_bytes_max)
+        changes = base.encode_entries(self._operation, list(fresh), list(fresh.values()), self._change_bytes_max)
         self._add_logged(self._fresh)
         self._fresh = _Overlay()
         return changes
@@ -406,30 +390,30 @@ class KeyValueStore(KeyValueReader, StateStore):
     @override
     def apply(self, change: bytes) -> None:
         operation = change[:1]
-        if operation == FORM:
-            raise other_kind(self.id)
+        if operation == base.FORM:
+            raise base.other_kind(self.id)
         if operation not in (_PLAIN, _STAMPED):
-            raise unknown_change(f"store {self.id!r}", operation)
+            raise base.unknown_change(f"store {self.id!r}", operation)
         _check_stamped(self.id, operation == _STAMPED, self._stamps)
         if self.ahead is not None:
             self.ahead.forget()
         applied = _Overlay()
-        applied.put_many(*decode_change(change))
+        applied.put_many(*base.decode_change(change))
         self._add_logged(applied)
 
     @override
-    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+    def whole(self, share: base.Share | None = None) -> Iterator[bytes]:
         if share is not None and self.contents is None:
             raise share.undealt(self.id, "only the app knows what its entries mean")
         return self._changes_of(share)
 
-    def _changes_of(self, share: Share | None) -> Iterator[bytes]:
-        for keys, values in in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
+    def _changes_of(self, share: base.Share | None) -> Iterator[bytes]:
+        for keys, values in base.in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
             mine = (keys, values) if share is None else self._dealt(share, keys, values)
-            yield from encode_entries(self._operation, *mine, self._change_bytes_max)
+            yield from base.encode_entries(self._operation, *mine, self._change_bytes_max)
 
     def _dealt(
-        self, share: Share, keys: Sequence[bytes], stored: Sequence[bytes]
+        self, share: base.Share, keys: Sequence[bytes], stored: Sequence[bytes]
     ) -> tuple[Sequence[bytes], Sequence[bytes]]:
         assert self.contents is not None
         size = 0 if self._stamps is None else self._stamps.size
@@ -443,7 +427,7 @@ class KeyValueStore(KeyValueReader, StateStore):
     @override
     def frames(self) -> Iterator[pl.DataFrame]:
         size = 0 if self._stamps is None else self._stamps.size
-        for keys, stored in in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
+        for keys, stored in base.in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
             values = [value[size:] for value in stored] if size else stored
             if self.contents is None:
                 yield pl.DataFrame({"key": keys, "value": values}, schema={"key": pl.Binary, "value": pl.Binary})
@@ -459,15 +443,15 @@ class KeyValueStore(KeyValueReader, StateStore):
             self._logged = changes
 
     @override
-    def attach(self, view: View) -> None:
+    def attach(self, view: base.View) -> None:
         self._view = view
         about = _read_about(self.id, view, self._stamps)
         if about is None and next(view.range(b"", None), None) is not None:
-            raise other_kind(self.id)
+            raise base.other_kind(self.id)
         self._count = 0 if about is None else about.count
 
     @override
-    def persist(self, writes: Writes) -> None:
+    def persist(self, writes: base.Writes) -> None:
         if self._view is None:
             raise UsageError(f"store {self.id!r} has no database to write to", hint="attach one first")
         if not len(self._logged) and not self._cleared:
@@ -498,7 +482,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         return _PLAIN if self._stamps is None else _STAMPED
 
     @property
-    def _base(self) -> View | _Memory:
+    def _base(self) -> base.View | _Memory:
         return self._memory if self._view is None or self._cleared else self._view
 
     def _stored(self, keys: Sequence[bytes], layers: Sequence[_Overlay]) -> list[bytes | None]:
@@ -521,11 +505,11 @@ class KeyValueStore(KeyValueReader, StateStore):
         self, over: Sequence[_Overlay], start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         # The empty key holds the store's own data.
-        base = iter(self._base.range(max(start, _LEAST_KEY), stop, reverse=reverse))
+        lowest = iter(self._base.range(max(start, _LEAST_KEY), stop, reverse=reverse))
         layers = [layer for layer in over if len(layer)]
         if not layers:
-            return base
-        entries: Iterator[tuple[bytes, bytes | None]] = base
+            return lowest
+        entries: Iterator[tuple[bytes, bytes | None]] = lowest
         for layer in layers:
             entries = merge(layer.range(start, stop, reverse=reverse), entries, reverse=reverse)
         return ((key, value) for key, value in entries if value is not None)
@@ -542,7 +526,7 @@ class KeyValueStore(KeyValueReader, StateStore):
 class CommittedKeyValues(KeyValueReader):
     """The committed entries of a store, for any thread. Each call sees complete commits, an iteration one commit."""
 
-    def __init__(self, id_: str, view: PinnableView, *, ttl_ms: int | None = None) -> None:
+    def __init__(self, id_: str, view: base.PinnableView, *, ttl_ms: int | None = None) -> None:
         self.id = id_
         self._view = view
         self._stamps = None if ttl_ms is None else Stamps(ttl_ms)
@@ -582,13 +566,13 @@ def _alive(stamps: Stamps, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[t
     return ((key, value[size:]) for key, value in entries if value >= alive)
 
 
-def _read_about(id_: str, view: View, stamps: Stamps | None) -> _About | None:
+def _read_about(id_: str, view: base.View, stamps: Stamps | None) -> _About | None:
     data = view.get(_ABOUT)
     if data is None:
         return None
     about = _ABOUT_DECODER.decode(data)
     if about.format != _ABOUT_FORMAT:
-        raise unknown_format(id_, about.format, _ABOUT_FORMAT)
+        raise base.unknown_format(id_, about.format, _ABOUT_FORMAT)
     _check_stamped(id_, about.stamped, stamps)
     return about
 
@@ -597,4 +581,4 @@ def _check_stamped(id_: str, stamped: bool, stamps: Stamps | None) -> None:
     if stamped != (stamps is not None):
         was, now = ("with", "without") if stamped else ("without", "with")
         what = f"store {id_!r} was stored {was} a time to live, but is now declared {now} one"
-        raise DeclarationError(what, hint=TAKE_BACK)
+        raise DeclarationError(what, hint=base.TAKE_BACK)

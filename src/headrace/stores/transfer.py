@@ -10,7 +10,7 @@ import hashlib
 import random
 import uuid
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
@@ -279,31 +279,30 @@ Together = Callable[[Sequence[Work[Came]]], Work[Sequence[Came]]]
 """Runs all of these calls at the same time, and returns their results."""
 
 
+@dataclass(slots=True)
 class Fetch:
     """Fetches one snapshot. ``progress``: the number of bytes so far, and in total."""
 
-    def __init__(self, calls: Calls, folder: str, receiver: Receiver, together: Together, at_once: int) -> None:
-        self._calls = calls
-        self._store: ObjectStore = calls.store
-        self._folder = folder
-        self._receiver = receiver
-        self._together = together
-        self._at_once = at_once
-        self.progress = (0, 0)
-        self.damaged: set[str] = set()  # the names of snapshots that can't be used
+    calls: Calls
+    folder: str
+    receiver: Receiver
+    together: Together
+    at_once: int
+    progress: tuple[int, int] = (0, 0)
+    damaged: set[str] = field(default_factory=set)  # the names of snapshots that can't be used
 
     def newest(self, above: int, unfit: Collection[str]) -> Work[Manifest | None]:
         """Fetch the newest complete snapshot that isn't ``unfit``, if its offset is above this."""
         for _ in range(LOOKS_MAX):
-            found = yield from self._calls.tried(partial(self._store.list, self._folder))
-            listing = {name.removeprefix(self._folder): size for name, size in found.items()}
+            found = yield from self.calls.tried(partial(self.calls.store.list, self.folder))
+            listing = {name.removeprefix(self.folder): size for name, size in found.items()}
             for name in snapshots.manifest_names(listing):
                 snapshot = snapshots.snapshot_of(name)
                 if int(snapshot.partition("-")[0]) <= above:
                     return None
                 if snapshot in unfit or snapshot in self.damaged:
                     continue
-                data = yield from self._calls.tried(partial(self._store.get, self._folder + name))
+                data = yield from self.calls.tried(partial(self.calls.store.get, self.folder + name))
                 if data is None:
                     break
                 manifest = snapshots.read_manifest(data)
@@ -312,7 +311,7 @@ class Fetch:
                     continue
                 if not manifest.whole(listing):
                     said = "skipping an incomplete snapshot in the object store"
-                    _log.info(said, folder=self._folder, snapshot=snapshot)
+                    _log.info(said, folder=self.folder, snapshot=snapshot)
                     continue
                 came = yield from self._bring(manifest)
                 if came is Came.WHOLE:
@@ -322,39 +321,39 @@ class Fetch:
                 self._is_damaged(snapshot)
             else:
                 return None
-        what = f"snapshots in {self._folder} are deleted faster than they can be fetched"
+        what = f"snapshots in {self.folder} are deleted faster than they can be fetched"
         raise UnavailableError(what, hint="wait: the next start tries again")
 
     def _is_damaged(self, snapshot: str) -> None:
-        self._calls.warn(f"snapshot {snapshot} in the object store is damaged; trying an older one")
+        self.calls.warn(f"snapshot {snapshot} in the object store is damaged; trying an older one")
         self.damaged.add(snapshot)
 
     def _bring(self, manifest: Manifest) -> Work[Came]:
-        self._receiver.begin(manifest.snapshot)
+        self.receiver.begin(manifest.snapshot)
         self.progress = (0, manifest.size)
         files = manifest.files
-        for first in range(0, len(files), self._at_once):
-            some = files[first : first + self._at_once]
-            came = yield from self._together([self._file(file) for file in some])
+        for first in range(0, len(files), self.at_once):
+            some = files[first : first + self.at_once]
+            came = yield from self.together([self._file(file) for file in some])
             for bad in (Came.GONE, Came.DAMAGED):
                 if bad in came:
                     return bad
             self.progress = (self.progress[0] + sum(file.size for file in some), manifest.size)
-        self._receiver.complete()
+        self.receiver.complete()
         return Came.WHOLE
 
     def _file(self, file: StoredFile) -> Work[Came]:
         digest, size = hashlib.sha256(), 0
         if not file.size:
-            self._receiver.take(file.name, 0, b"")
+            self.receiver.take(file.name, 0, b"")
         while size < file.size:
             length = min(PIECE_BYTES, file.size - size)
-            data = yield from self._calls.tried(partial(self._store.read, self._folder + file.object, size, length))
+            data = yield from self.calls.tried(partial(self.calls.store.read, self.folder + file.object, size, length))
             if data is None:
                 return Came.GONE
             if len(data) != length:
                 return Came.DAMAGED
             digest.update(data)
-            self._receiver.take(file.name, size, data)
+            self.receiver.take(file.name, size, data)
             size += length
         return Came.WHOLE if digest.hexdigest() == file.sha256 else Came.DAMAGED

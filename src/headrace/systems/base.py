@@ -19,13 +19,7 @@ import msgspec
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import (
-    StreamNotFoundError,
-    TrimmedOffsetError,
-    UnavailableError,
-    UnsupportedPositionError,
-    UsageError,
-)
+from headrace.core import errors
 from headrace.core.ids import SSP, Offset
 from headrace.systems.slot_reports import Shards
 
@@ -195,10 +189,10 @@ class Extent(msgspec.Struct, frozen=True):
 def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
     if offset < extent.oldest:
         what = f"{ssp}: offset {offset} is before the oldest kept record, {extent.oldest}"
-        raise TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
+        raise errors.TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
     if offset > extent.upcoming:
         what = f"{ssp}: offset {offset} is after the end, {extent.upcoming}"
-        raise UsageError(what, hint="name an offset up to the end; headrace stream describe shows where it is")
+        raise errors.UsageError(what, hint="name an offset up to the end; headrace stream describe shows where it is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +403,7 @@ class Admin(Protocol):
         """Return the offsets of one partition. Raises ``StreamNotFoundError``."""
         extents = self.extents(ssp.stream.name)
         if not 0 <= ssp.partition < len(extents):
-            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
+            raise errors.StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
         return extents[ssp.partition]
 
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
@@ -419,7 +413,7 @@ class Admin(Protocol):
         is none. Raises ``StreamNotFoundError``, and ``UnsupportedPositionError`` if the system knows no times.
         """
         what = f"{ssp}: its system doesn't record when messages were appended, so reading can't begin at a time"
-        raise UnsupportedPositionError(what, hint="use an offset, oldest or upcoming")
+        raise errors.UnsupportedPositionError(what, hint="use an offset, oldest or upcoming")
 
     def time_of(self, ssp: SSP, offset: Offset) -> int | None:
         """Return when the first record at or after ``offset`` was appended (epoch ms), cheaply; None if unknown."""
@@ -439,7 +433,7 @@ class Admin(Protocol):
         Raises ``UnsupportedPositionError`` if the system doesn't know the kind, ``UsageError`` if the value is wrong.
         """
         what = f"{ssp}: its system doesn't know positions of the kind {kind!r}"
-        raise UnsupportedPositionError(what, hint="use an offset, a time, oldest or upcoming")
+        raise errors.UnsupportedPositionError(what, hint="use an offset, a time, oldest or upcoming")
 
     def seal(self, stream: str) -> None:
         """End a stream: readers get ``Ended``, writers ``StreamSealedError``. Idempotent."""
@@ -554,7 +548,7 @@ class RegisteringConsumer(Consumer, Generic[R]):
     def _reading(self, ssp: SSP) -> R:
         reading = self._readings.get(ssp)
         if reading is None:
-            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
+            raise errors.StreamNotFoundError(f"{ssp} is not registered with this consumer")
         return reading
 
     def _asked(self, ssps: Iterable[SSP] | None) -> list[R]:
@@ -600,7 +594,7 @@ def next_polled(consumer: Consumer, ssp: SSP, end: Offset, max_bytes: int) -> li
             break
         if time.monotonic() > until:
             what = f"{ssp}: no record has arrived for {ARRIVES_MS // 1000} s, though the stream has more"
-            raise UnavailableError(what, hint="check the broker; the same call may succeed later")
+            raise errors.UnavailableError(what, hint="check the broker; the same call may succeed later")
     return found
 
 
@@ -622,7 +616,7 @@ class UnwatchedAdmin(Admin):
 class WriteOnlyAdmin(Admin):
     """Refuses what only streams that are read can do."""
 
-    def refused(self, why: str) -> UsageError:
+    def refused(self, why: str) -> errors.UsageError:
         """The error to raise; ``why`` continues a sentence that begins with the name of the place."""
         raise NotImplementedError
 
@@ -646,9 +640,9 @@ class WriteOnlyAdmin(Admin):
     def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
         raise self._no_positions()
 
-    def _no_positions(self) -> UnsupportedPositionError:
+    def _no_positions(self) -> errors.UnsupportedPositionError:
         refused = self.refused("has no positions to read from")
-        return UnsupportedPositionError(refused.message, hint=refused.hint)
+        return errors.UnsupportedPositionError(refused.message, hint=refused.hint)
 
     @override
     def seal(self, stream: str) -> None:

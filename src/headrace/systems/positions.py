@@ -9,16 +9,8 @@ from typing import Any, ClassVar, assert_never
 
 import msgspec
 
+from headrace.core import errors
 from headrace.core.clock import utc_text
-from headrace.core.errors import (
-    DeclarationError,
-    HeadraceError,
-    StreamNotFoundError,
-    TrimmedOffsetError,
-    UnsupportedPositionError,
-    UsageError,
-    UserFunctionError,
-)
 from headrace.core.files import UNREADABLE
 from headrace.core.ids import SSP, Offset
 from headrace.systems import startpoints
@@ -123,13 +115,14 @@ def check_customs(kinds: Iterable[object]) -> Customs:
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
             what = f"startpoints: {kind!r} isn't a subclass of hr.startpoints.CustomStartpoint"
-            raise DeclarationError(what, hint="pass the class itself, as in startpoints=[AfterRelease]")
+            raise errors.DeclarationError(what, hint="pass the class itself, as in startpoints=[AfterRelease]")
         name = getattr(kind, "kind", None)
         if not isinstance(name, str) or not name:
             said = f"startpoints: {kind.__name__} has no kind"
-            raise DeclarationError(said, hint='write kind = "after-release" in the class')
+            raise errors.DeclarationError(said, hint='write kind = "after-release" in the class')
         if any(other.kind == name for other in found):
-            raise DeclarationError(f"startpoints: two classes have the kind {name!r}", hint="give each its own kind")
+            text = f"startpoints: two classes have the kind {name!r}"
+            raise errors.DeclarationError(text, hint="give each its own kind")
         found.append(kind)
     return tuple(found)
 
@@ -138,7 +131,7 @@ def extent_of(ssp: SSP, admin: Admin) -> Extent:
     extents = admin.extents(ssp.stream.name)
     if not 0 <= ssp.partition < len(extents):
         what = f"{ssp.stream} has no partition {ssp.partition}; its partitions are 0 to {len(extents) - 1}"
-        raise StreamNotFoundError(what, hint="delete the startpoint, or set one for a partition that exists")
+        raise errors.StreamNotFoundError(what, hint="delete the startpoint, or set one for a partition that exists")
     return extents[ssp.partition]
 
 
@@ -186,7 +179,7 @@ def resolve_end(end: startpoints.End, start: Offset, ssp: SSP, admin: Admin) -> 
     """Return the offset at which a startpoint ends that begins at ``start``, maybe there. Raises as ``resolve``."""
     if startpoints.is_moment(extent_of(ssp, admin).upcoming):
         what = f"{ssp}: its partitions are slots, which share shards and have no end of their own"
-        raise UnsupportedPositionError(what, hint="set the startpoint without until")
+        raise errors.UnsupportedPositionError(what, hint="set the startpoint without until")
     match end:
         case startpoints.EndOffset(offset=offset):
             admin.check_offset(ssp, offset)
@@ -196,7 +189,7 @@ def resolve_end(end: startpoints.End, start: Offset, ssp: SSP, admin: Admin) -> 
             assert_never(end)
     if offset < start or (offset == start and isinstance(end, startpoints.EndOffset)):
         what = f"{ssp}: the end, offset {offset}, isn't after the start, offset {start}"
-        raise UsageError(what, hint="give an end that is later than the start")
+        raise errors.UsageError(what, hint="give an end that is later than the start")
     return offset
 
 
@@ -209,7 +202,7 @@ def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int, *, or_oldest:
         _check_nothing_gone(ssp, time_ms, admin.trimmed_ms(ssp))
     elif began is not None and time_ms < began:
         what = f"{ssp} has deleted the messages from {utc_text(time_ms)}: its oldest one arrived at {utc_text(began)}"
-        raise TrimmedOffsetError(what, hint=f"use oldest to read all remaining messages, or {_OR_OLDEST}")
+        raise errors.TrimmedOffsetError(what, hint=f"use oldest to read all remaining messages, or {_OR_OLDEST}")
     return offset
 
 
@@ -218,7 +211,7 @@ def _check_nothing_gone(ssp: SSP, time_ms: int, trimmed_ms: int | None) -> None:
         return
     when = "it isn't known when" if trimmed_ms is None else f"the last time at {utc_text(trimmed_ms)}"
     what = f"{ssp} may have deleted messages from {utc_text(time_ms)}: it is empty, and messages were deleted ({when})"
-    raise TrimmedOffsetError(what, hint=f"use upcoming for this partition, or {_OR_OLDEST}")
+    raise errors.TrimmedOffsetError(what, hint=f"use upcoming for this partition, or {_OR_OLDEST}")
 
 
 def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs: Customs) -> Offset:
@@ -228,14 +221,14 @@ def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs
     point = as_custom(kind, value)
     try:
         offset: object = point.offset(PartitionView(ssp, admin))
-    except HeadraceError:
+    except errors.HeadraceError:
         raise
     except Exception as error:
         what = f"{kind.__name__}.offset() of the startpoint {name!r} raised {type(error).__name__} for {ssp}: {error}"
-        raise UserFunctionError(what, hint="correct the method, or delete the startpoint") from error
+        raise errors.UserFunctionError(what, hint="correct the method, or delete the startpoint") from error
     if isinstance(offset, bool) or not isinstance(offset, int):
         what = f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, not an offset"
-        raise UserFunctionError(what, hint="return an int, such as partition.oldest")
+        raise errors.UserFunctionError(what, hint="return an int, such as partition.oldest")
     return offset
 
 
@@ -244,4 +237,4 @@ def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomS
         return msgspec.convert(dict(value), kind)
     except (*UNREADABLE, TypeError) as error:
         what = f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}"
-        raise UsageError(what, hint=f"give the fields of the class {kind.__name__}") from error
+        raise errors.UsageError(what, hint=f"give the fields of the class {kind.__name__}") from error

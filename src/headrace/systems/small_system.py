@@ -20,16 +20,7 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import (
-    DataError,
-    HeadraceError,
-    StreamNotFoundError,
-    TrimmedOffsetError,
-    UnavailableError,
-    UnsupportedPositionError,
-    UsageError,
-    UserFunctionError,
-)
+from headrace.core import errors
 from headrace.core.files import Bell
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
@@ -54,7 +45,7 @@ def small_system(made: Source | Sink) -> base.RowSystem:
             return SourceSystem(made)
         case Sink():
             return SinkSystem(made)
-    raise UsageError(
+    raise errors.UsageError(
         f"a {type(made).__name__} is neither a Source nor a Sink", hint="derive it from one in headrace.systems.small"
     )
 
@@ -68,13 +59,13 @@ def open_small(name: str, options: Mapping[str, Any]) -> base.RowSystem:
 def _raising(made: Source | Sink, doing: str) -> Iterator[None]:
     try:
         yield
-    except HeadraceError:
+    except errors.HeadraceError:
         raise
     except Exception as error:
         said = f"{type(made).__name__}.{doing}: {type(error).__name__}: {error}"
         if isinstance(error, made.retry_on):
-            raise UnavailableError(said, hint="it is tried again; check what it connects to") from error
-        raise UserFunctionError(said, hint="for errors that may pass, raise OSError or set retry_on") from error
+            raise errors.UnavailableError(said, hint="it is tried again; check what it connects to") from error
+        raise errors.UserFunctionError(said, hint="for errors that may pass, raise OSError or set retry_on") from error
 
 
 class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
@@ -94,7 +85,8 @@ class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
 
     @override
     def target(self, stream: str) -> base.Target:
-        raise UsageError(f"{type(self._source).__name__} is a source: it can't be written", hint="write to a sink")
+        what = f"{type(self._source).__name__} is a source: it can't be written"
+        raise errors.UsageError(what, hint="write to a sink")
 
     @override
     def list(self) -> builtins.list[str]:
@@ -150,13 +142,14 @@ class SourceSystem(base.UnwatchedAdmin, base.RowSystem):
             begin = self._source.begin(name)
         return base.Extent(begin, begin if end is None else max(begin, end), trimmed=begin > 0)
 
-    def _refused(self, why: str) -> UsageError:
-        return UsageError(f"{type(self._source).__name__} is a source: {why}", hint="do so where its rows come from")
+    def _refused(self, why: str) -> errors.UsageError:
+        what = f"{type(self._source).__name__} is a source: {why}"
+        return errors.UsageError(what, hint="do so where its rows come from")
 
 
 def _partition_name(names: Sequence[str], ssp: SSP) -> str:
     if not 0 <= ssp.partition < len(names):
-        raise StreamNotFoundError(f"{ssp}: the source has partitions 0 to {len(names) - 1}")
+        raise errors.StreamNotFoundError(f"{ssp}: the source has partitions 0 to {len(names) - 1}")
     return names[ssp.partition]
 
 
@@ -170,9 +163,9 @@ def _check_position(source: Source, ssp: SSP, name: str, offset: Offset, end: Of
         begin = source.begin(name)
     if offset < begin:
         what = f"{ssp}: offset {offset} is before the oldest row of {name!r}, which is at {begin}"
-        raise TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
+        raise errors.TrimmedOffsetError(what, hint="read from oldest, or from a later offset")
     if end is not None and offset > end:
-        raise UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
+        raise errors.UsageError(f"{ssp}: offset {offset} is after the end, {end}", hint="name an offset up to the end")
 
 
 @dataclass(slots=True)
@@ -213,7 +206,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
         self._decoder = None if columns is None else open_format(FormatSpec("json")).decoder(dict(columns))
         self._lock = threading.Condition()
         self._let_go: list[_PartitionReading] = []
-        self._failed: HeadraceError | None = None
+        self._failed: errors.HeadraceError | None = None
         self._closed = False
         self._bell = Bell()
         self._throttle = Throttle(_log)
@@ -227,7 +220,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
             start = self._source.begin(name) if position is base.Edge.OLDEST else position
         if isinstance(start, base.Edge):
             if end is None:
-                raise UnsupportedPositionError(
+                raise errors.UnsupportedPositionError(
                     f"{type(self._source).__name__} doesn't say where its partitions end, so reading can't begin there",
                     hint="define end(), or use an offset or oldest",
                 )
@@ -341,7 +334,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
         try:
             found = self._next(reading)
             end = self._end(reading)
-        except HeadraceError as error:
+        except errors.HeadraceError as error:
             self._close_partition(reading)
             self._put_off(reading, error)
             return
@@ -386,7 +379,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
         reading.end_due_s = now + END_S
         return _end(self._source, reading.name)
 
-    def _put_off(self, reading: _PartitionReading, error: HeadraceError) -> None:
+    def _put_off(self, reading: _PartitionReading, error: errors.HeadraceError) -> None:
         with self._lock:
             if error.retry:
                 pause = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(reading.failures, 20))
@@ -406,7 +399,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
             try:
                 with _raising(self._source, "close"):
                     opened.close()
-            except HeadraceError as error:
+            except errors.HeadraceError as error:
                 _log.warning("a source couldn't be closed", partition=str(reading.ssp), error=error.message)
 
 
@@ -423,13 +416,13 @@ def _rows_of(
     if positions is None:
         if after - before != count:
             what = f"a batch of {count} rows has moved the position from {before} to {after}"
-            raise DataError(what, hint="each row counts 1; if positions have gaps, define row_positions()")
+            raise errors.DataError(what, hint="each row counts 1; if positions have gaps, define row_positions()")
         offsets = None
     else:
         offsets = np.asarray(positions, dtype=np.int64)
         bounded = np.concatenate(([before - 1], offsets, [after]))
         if len(offsets) != count or (np.diff(bounded) < 1).any() or after < before:
-            raise DataError(
+            raise errors.DataError(
                 f"the positions of a batch of {count} rows don't rise from {before} on to the position after it, "
                 f"{after}: {list(offsets[:5])}"
             )
@@ -475,8 +468,8 @@ class SinkSystem(base.WriteOnlyAdmin, base.RowSystem):
         return base.StreamInfo(stream, partitions, columns)
 
     @override
-    def refused(self, why: str) -> UsageError:
-        return UsageError(f"the sink {type(self._sink).__name__} {why}")
+    def refused(self, why: str) -> errors.UsageError:
+        return errors.UsageError(f"the sink {type(self._sink).__name__} {why}")
 
 
 class SinkTarget(base.Target):
@@ -521,7 +514,7 @@ class SinkTarget(base.Target):
                 with _raising(self._sink, "open"):
                     self._writers[writer] = self._sink.open(writer)
             yield self._writers[writer]
-        except HeadraceError:
+        except errors.HeadraceError:
             self._drop(writer)
             raise
 
@@ -531,5 +524,5 @@ class SinkTarget(base.Target):
             try:
                 with _raising(self._sink, "close"):
                     used.close()
-            except HeadraceError as error:
+            except errors.HeadraceError as error:
                 _log.warning("a sink couldn't be closed", writer=writer, error=error.message)

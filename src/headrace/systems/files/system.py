@@ -14,33 +14,16 @@ from typing import Any, get_args
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import (
-    DataError,
-    DeclarationError,
-    StorageError,
-    StreamNotFoundError,
-    UnsupportedPositionError,
-    UsageError,
-)
+from headrace.core import errors
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.core.secrets import check_no_credentials
 from headrace.rows.dtypes import Columns, columns_from_json, instantiate
 from headrace.rows.text import CsvFormat
 from headrace.systems.base import Creation, Edge, Extent, Rows, RowSystem, StreamInfo, UnwatchedAdmin
+from headrace.systems.files import stock as file_list
 from headrace.systems.files.consumer import FilesConsumer, Reader, Wanted, first_since
 from headrace.systems.files.rowfile import RowFile, check_writable
-from headrace.systems.files.stock import (
-    ChangedFiles,
-    Entry,
-    FileList,
-    Follower,
-    Look,
-    NewFiles,
-    Policy,
-    Stock,
-    offset_of,
-)
 from headrace.systems.files.storage import FORMATS, Found, format_of, is_remote, nothing_found, storage_of
 from headrace.systems.files.target import FilesTarget
 from headrace.systems.registry import check_option_names
@@ -82,7 +65,7 @@ class FilesAdmin(UnwatchedAdmin):
             Path(self._path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             what = f"can't create the folder {self._path}: {error}"
-            raise StorageError(what, hint="an output of files is a folder") from error
+            raise errors.StorageError(what, hint="an output of files is a folder") from error
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
@@ -92,7 +75,7 @@ class FilesAdmin(UnwatchedAdmin):
 
     def _writable(self, stream: str, partitions: int, columns: Columns | None) -> dict[str, pl.DataType] | None:
         if partitions < 1:
-            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
+            raise errors.DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
         if self._files.format == "csv" and typed is not None:
             check_writable(self._path, typed)
@@ -104,24 +87,24 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
-        raise UsageError(f"{self._path} has the columns of its files", hint="write files with the new column")
+        raise errors.UsageError(f"{self._path} has the columns of its files", hint="write files with the new column")
 
     @override
     def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
         what = f"{self._path}: the number of partitions is fixed at the first run of an app"
-        raise UsageError(what, hint="give the input another id and partitions= (it is then read from its start)")
+        raise errors.UsageError(what, hint="give the input another id and partitions= (it is then read from its start)")
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """The end is after the last listed file: offsets don't say how many rows there are."""
         listed = self._stock.present()
-        return [Extent(0, offset_of(len(entries)), sealed=listed.ended) for entries in listed.places]
+        return [Extent(0, file_list.offset_of(len(entries)), sealed=listed.ended) for entries in listed.places]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
         """Rows without a readable event time don't count. Reads the rows before it, but only that column."""
         if not self._files.event_time:
-            raise UnsupportedPositionError(
+            raise errors.UnsupportedPositionError(
                 f"{ssp}: the rows of {self._path} have no time of arrival, so reading can't begin at a time",
                 hint="name the column with the rows' time: app.input(..., event_time=...); or use an offset, a file "
                 '({"kind": "file", "path": ...}), oldest or upcoming',
@@ -152,26 +135,26 @@ class FilesAdmin(UnwatchedAdmin):
             return super().custom_offset(ssp, kind, value)
         listed = self._stock.present()
         if not 0 <= ssp.partition < listed.partitions:
-            raise StreamNotFoundError(f"{ssp}: the input has partitions 0 to {listed.partitions - 1}")
+            raise errors.StreamNotFoundError(f"{ssp}: the input has partitions 0 to {listed.partitions - 1}")
         path = value.get("path")
         if set(value) != {"path"} or not isinstance(path, str):
             what = f"{ssp}: a position of the kind {FILE!r} needs the path of a file, not {dict(value)}"
-            raise UsageError(what, hint='write {"kind": "file", "path": "data/b.csv"}')
+            raise errors.UsageError(what, hint='write {"kind": "file", "path": "data/b.csv"}')
         names = list(listed.latest)
         after = set(names[names.index(self._name(ssp, path, names)) :])
         entries = listed.places[ssp.partition]
         place = next((number for number, entry in enumerate(entries) if entry.path in after), len(entries))
-        return offset_of(place)
+        return file_list.offset_of(place)
 
     def _name(self, ssp: SSP, path: str, names: Sequence[str]) -> str:
         found = [name for name in names if name == path] or [name for name in names if name.endswith(f"/{path}")]
         if len(found) == 1:
             return found[0]
         if found:
-            raise UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
+            raise errors.UsageError(f"{ssp}: {path} matches {found[0]} and {found[1]}", hint="write more of the path")
         near = get_close_matches(path, names, n=1) or names[:1]
         what = f"{ssp}: {path} is none of the {len(names)} files of {self._path}"
-        raise UsageError(what, hint=f"an example of a file there: {near[0]}" if near else "it has no files yet")
+        raise errors.UsageError(what, hint=f"an example of a file there: {near[0]}" if near else "it has no files yet")
 
     @override
     def seal(self, stream: str) -> None:
@@ -182,7 +165,7 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        raise UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
+        raise errors.UsageError(f"{ssp}: Headrace doesn't delete input files; delete those you don't need")
 
 
 LOOK_MS = 1000
@@ -208,8 +191,8 @@ class FilesSystem(RowSystem):
     columns: Columns | None = None
     partitions: int | None = None
     csv: CsvFormat = field(default_factory=CsvFormat)
-    new_files: NewFiles = "refuse"
-    changed_files: ChangedFiles = "refuse"
+    new_files: file_list.NewFiles = "refuse"
+    changed_files: file_list.ChangedFiles = "refuse"
     look_ms: int = LOOK_MS
     list_file: str | None = None
     event_time: Columns | None = None
@@ -219,16 +202,17 @@ class FilesSystem(RowSystem):
         object.__setattr__(self, "path", str(self.path))
         check_no_credentials(self.path)
         if self.format is not None and self.format not in FORMATS:
-            raise DeclarationError(f"files {self.path}: unknown format {self.format!r}", hint=f"one of {FORMATS}")
+            text = f"files {self.path}: unknown format {self.format!r}"
+            raise errors.DeclarationError(text, hint=f"one of {FORMATS}")
         if self.partitions is not None and self.partitions < 1:
-            raise DeclarationError(f"files {self.path}: {self.partitions} partitions; use 1 or more")
-        for name, values in (("new_files", NewFiles), ("changed_files", ChangedFiles)):
+            raise errors.DeclarationError(f"files {self.path}: {self.partitions} partitions; use 1 or more")
+        for name, values in (("new_files", file_list.NewFiles), ("changed_files", file_list.ChangedFiles)):
             if getattr(self, name) not in get_args(values):
                 what = f"files {self.path}: {name}={getattr(self, name)!r}"
-                raise DeclarationError(what, hint=f"one of {get_args(values)}")
+                raise errors.DeclarationError(what, hint=f"one of {get_args(values)}")
         if self.list_file is None and self.new_files != "refuse":
             said = f"files {self.path}: new_files={self.new_files!r} works only in an app, which keeps a list of files"
-            raise DeclarationError(said)
+            raise errors.DeclarationError(said)
         if self.columns is not None:
             typed = {name: instantiate(dtype, name) for name, dtype in self.columns.items()}
             object.__setattr__(self, "columns", typed)
@@ -242,46 +226,47 @@ class FilesSystem(RowSystem):
         return self.open_consumer(columns, whole=whole, follow=self.new_files == "follow")
 
     def open_consumer(self, columns: Columns | None, *, whole: bool = False, follow: bool) -> FilesConsumer:
-        stock = self.stock()
-        listed = stock.present()
+        files = self.stock()
+        listed = files.present()
         if listed.nothing and self.new_files == "refuse":
             raise nothing_found(self.path)
         wanted = self._wanted(listed, columns, whole)
 
-        def open_entry(entry: Entry) -> RowFile | None:
+        def open_entry(entry: file_list.Entry) -> RowFile | None:
             try:
                 return self._reader.open(entry, wanted)
-            except DataError as error:
+            except errors.DataError as error:
                 if self.changed_files == "refuse" or not self._reader.replaced(entry):
                     raise
                 _log.warning("a file was replaced before all of it was read", file=entry.path, error=error.message)
                 return None
 
-        def follower() -> Follower:
-            return Follower(self.stock().take, self.look_ms / 1000)
+        def follower() -> file_list.Follower:
+            return file_list.Follower(self.stock().take, self.look_ms / 1000)
 
-        return FilesConsumer(listed, open_entry, stock.refresh, self.look_ms / 1000, follower if follow else None)
+        return FilesConsumer(listed, open_entry, files.refresh, self.look_ms / 1000, follower if follow else None)
 
     @override
     def target(self, stream: str) -> FilesTarget:
         if is_remote(self.path):
-            raise UsageError(f"files can't be written to {self.path}", hint="write to a local folder")
+            raise errors.UsageError(f"files can't be written to {self.path}", hint="write to a local folder")
         return FilesTarget(Path(self.path), self.format or "parquet")
 
     @cached_property
     def _reader(self) -> Reader:
         return Reader(storage_of(self.path)[0], self.format, self.csv, goes_on=self.new_files != "refuse")
 
-    def stock(self) -> Stock:
-        policy = Policy(self.path, self.new_files, self.changed_files)
-        return Stock(policy, self.partitions, None if self.list_file is None else Path(self.list_file), self._look)
+    def stock(self) -> file_list.Stock:
+        policy = file_list.Policy(self.path, self.new_files, self.changed_files)
+        where = None if self.list_file is None else Path(self.list_file)
+        return file_list.Stock(policy, self.partitions, where, self._look)
 
-    def _look(self, found: list[Found]) -> Look:
+    def _look(self, found: list[Found]) -> file_list.Look:
         if found:
             format_of(found, self.format)  # raises if they have several
         return self._reader
 
-    def _wanted(self, listed: FileList, columns: Columns | None, whole: bool) -> Wanted:
+    def _wanted(self, listed: file_list.FileList, columns: Columns | None, whole: bool) -> Wanted:
         if self.columns is not None:
             narrow = columns is not None and not whole and self.columns.keys() >= columns.keys()
             return Wanted(typed={name: self.columns[name] for name in columns} if narrow and columns else self.columns)
@@ -289,7 +274,7 @@ class FilesSystem(RowSystem):
             return Wanted(typed=self.columns_of(listed))
         return Wanted(declared=columns, whole=whole)
 
-    def columns_of(self, listed: FileList) -> Columns | None:
+    def columns_of(self, listed: file_list.FileList) -> Columns | None:
         if self.columns is not None:
             return self.columns
         first = next((entries[0] for entries in listed.places if entries), None)

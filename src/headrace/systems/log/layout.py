@@ -33,15 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from headrace.core import files
-from headrace.core.errors import (
-    CorruptLogError,
-    DataError,
-    StorageError,
-    StreamNotFoundError,
-    StreamSealedError,
-    UsageError,
-)
+from headrace.core import errors, files
 from headrace.core.ids import Offset, check_id
 from headrace.core.log import Throttle, logger
 from headrace.rows.dtypes import columns_from_json, columns_to_json
@@ -117,14 +109,14 @@ class StreamFolder:
         info = self.read_info()
         if info is None:
             hint = f"create it (headrace stream create {self.name}), or check its name and the folder"
-            raise StreamNotFoundError(f"no stream {self.name!r} in {self.path.parent}", hint=hint)
+            raise errors.StreamNotFoundError(f"no stream {self.name!r} in {self.path.parent}", hint=hint)
         return info
 
     def require_partition(self, partition: int) -> None:
         info = self.require_info()
         if not 0 <= partition < info.partitions:
             what = f"stream {self.name!r} has partitions 0 to {info.partitions - 1}, not {partition}"
-            raise StreamNotFoundError(what)
+            raise errors.StreamNotFoundError(what)
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None, key: Sequence[str] = ()) -> StreamInfo:
         wanted = wanted_shape(self.name, partitions, columns, key)
@@ -142,7 +134,7 @@ class StreamFolder:
         except OSError as error:
             shutil.rmtree(staging, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise StorageError(f"can't create stream {self.name!r} in {root}: {error}") from error
+                raise errors.StorageError(f"can't create stream {self.name!r} in {root}: {error}") from error
         # The first rename wins, so the stream that exists now may be another caller's.
         return require_same_shape(self.require_info(), wanted)
 
@@ -159,14 +151,14 @@ class StreamFolder:
             if files.create_file(self._added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
                 return with_columns(found, more)
         what = f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already"
-        raise UsageError(what, hint="use another stream")
+        raise errors.UsageError(what, hint="use another stream")
 
     def add_partitions(self, partitions: int) -> StreamInfo:
         found = self.require_info()
         wanted_shape(self.name, max(partitions, 1), None)
         if partitions > found.partitions and self.seal.exists():
             what = f"stream {self.name!r} is sealed, so it can't get more partitions"
-            raise StreamSealedError(what, hint="a seal is permanent: use another stream")
+            raise errors.StreamSealedError(what, hint="a seal is permanent: use another stream")
         for partition in range(found.partitions, partitions):
             files.create_file(self.log(partition), _file_header())
         return self.require_info()
@@ -188,7 +180,7 @@ class StreamFolder:
             return segment.FILE_HEADER_SIZE
         if not text.strip().isdigit():
             what = f"{path}: {text[:40]!r} is not an offset"
-            raise CorruptLogError(what, hint="the file was damaged: restore it from a backup")
+            raise errors.CorruptLogError(what, hint="the file was damaged: restore it from a backup")
         return int(text)
 
     def write_trim(self, partition: int, before: Offset) -> None:
@@ -203,12 +195,13 @@ class StreamFolder:
     def read_seal(self) -> Seal | None:
         try:
             found = _read_shape(self.seal, lambda data: Seal(data["ends"] and tuple(map(int, data["ends"]))))
-        except DataError as error:
-            raise CorruptLogError(error.message, hint=_RESEAL) from error
+        except errors.DataError as error:
+            raise errors.CorruptLogError(error.message, hint=_RESEAL) from error
         if found is not None and found.ends is not None:
             partitions = self.require_info().partitions
             if len(found.ends) != partitions:  # a reader of one without an end would wait forever
-                raise CorruptLogError(f"{self.seal}: {len(found.ends)} ends for {partitions} partitions", hint=_RESEAL)
+                what = f"{self.seal}: {len(found.ends)} ends for {partitions} partitions"
+                raise errors.CorruptLogError(what, hint=_RESEAL)
         return found
 
     def write_seal(self, seal: Seal) -> None:
@@ -227,7 +220,7 @@ class StreamFolder:
         except FileNotFoundError:
             raise gone(self.path, self.name) from None
         except OSError as error:
-            raise StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
+            raise errors.StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
 
     def read_positions(self, group: str) -> dict[int, Offset]:
         try:
@@ -238,16 +231,16 @@ class StreamFolder:
         return {n: value - 1 for n, (value,) in enumerate(_POSITION.iter_unpack(whole)) if value}
 
 
-def replaced(path: Path, what: str) -> StreamNotFoundError:
-    return StreamNotFoundError(
+def replaced(path: Path, what: str) -> errors.StreamNotFoundError:
+    return errors.StreamNotFoundError(
         f"{what} was replaced by another stream of that name while it was in use ({path})",
         hint="put the old stream's folder back and start again; "
         "to use the new stream, start the app under another name",
     )
 
 
-def gone(path: Path, what: str) -> StreamNotFoundError:
-    return StreamNotFoundError(
+def gone(path: Path, what: str) -> errors.StreamNotFoundError:
+    return errors.StreamNotFoundError(
         f"{what} was deleted or moved while it was in use: {path} doesn't exist any more",
         hint="put the stream's folder back and start again; "
         "to continue without its messages, start the app under another name",
@@ -271,18 +264,18 @@ def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
         return read(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{path}: a field is missing or wrong: {error!r}"
-        raise DataError(what, hint="restore the file as Headrace wrote it") from error
+        raise errors.DataError(what, hint="restore the file as Headrace wrote it") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}", hint="restore the file as Headrace wrote it") from error
+        raise errors.DataError(f"{path}: not JSON: {error}", hint="restore the file as Headrace wrote it") from error
     version = data.get("version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         what = f"{path}: format version {version!r}; this version of Headrace reads {FORMAT_VERSION}"
-        raise DataError(what, hint="a newer version wrote it; upgrade readers before writers")
+        raise errors.DataError(what, hint="a newer version wrote it; upgrade readers before writers")
     return dict(data)
 
 
@@ -351,4 +344,4 @@ def punch(path: Path, start: int, stop: int) -> bool:
         what = "the file system can't free the blocks of trimmed records: they stay on the disk"
         _throttle.warning(what, path=str(path))
         return False
-    raise StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")
+    raise errors.StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")

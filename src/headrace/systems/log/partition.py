@@ -11,14 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from headrace.core import errors
 from headrace.core import files as descriptors
-from headrace.core.errors import (
-    CorruptLogError,
-    HeadraceError,
-    IndeterminateWriteError,
-    StorageError,
-    StreamNotFoundError,
-)
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Unsynced
@@ -45,7 +39,7 @@ def sync_partition(descriptor: int, what: str) -> None:
         os.fsync(descriptor)
     except OSError as error:
         said = f"{what}: fsync failed, so a power cut may lose records: {error}"
-        raise IndeterminateWriteError(said, hint="check the disk that holds the log") from error
+        raise errors.IndeterminateWriteError(said, hint="check the disk that holds the log") from error
 
 
 def unsynced_partition(descriptor: int, what: str, done: Callable[[], None]) -> Unsynced:
@@ -68,11 +62,11 @@ class PartitionFile:
             fd = self._open()
         except (FileNotFoundError, NotADirectoryError) as error:
             said = f"{what}: its file {path} is missing"
-            raise StreamNotFoundError(said, hint="restore the stream's folder from a backup") from error
+            raise errors.StreamNotFoundError(said, hint="restore the stream's folder from a backup") from error
         try:
             self.seed = self._seed_in(fd)
             self._opened = os.fstat(fd)
-        except HeadraceError:
+        except errors.HeadraceError:
             os.close(fd)
             raise
         self._fd = fd
@@ -92,7 +86,7 @@ class PartitionFile:
                 # Another file may have got the number of a deleted one, but not its salt.
                 if not os.path.samestat(os.fstat(fd), self._opened) or self._seed_in(fd) != self.seed:
                     raise replaced(self.path, self.what)
-            except HeadraceError:
+            except errors.HeadraceError:
                 os.close(fd)
                 raise
             self._fd = fd
@@ -107,13 +101,13 @@ class PartitionFile:
         except OSError as error:
             full = descriptors.FULL in str(error)
             what = f"{self.what}: can't open {self.path}: {error}"
-            raise StorageError(what, hint=descriptors.hint() if full else None) from error
+            raise errors.StorageError(what, hint=descriptors.hint() if full else None) from error
 
     def _seed_in(self, fd: int) -> int:
         try:
             return segment.decode_file_header(os.pread(fd, segment.FILE_HEADER_SIZE, 0))
-        except CorruptLogError as error:
-            raise CorruptLogError(f"{self.what}: {self.path}: {error.message}", hint=error.hint) from error
+        except errors.CorruptLogError as error:
+            raise errors.CorruptLogError(f"{self.what}: {self.path}: {error.message}", hint=error.hint) from error
 
     def close(self) -> None:
         if self._fd is not None:
@@ -174,7 +168,7 @@ class PartitionFile:
         """0: wait for more bytes."""
         diagnosis = self.diagnose(position, size)
         if diagnosis.state is TailState.CORRUPT:
-            raise CorruptLogError(
+            raise errors.CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
                 hint="the file was damaged or replaced, lost unsynced data in a power cut, or no record begins at "
                 "this offset: restore the file from a backup, or check what can still be read with "
