@@ -221,7 +221,6 @@ def described(columns: Columns) -> dict[str, str]:
 
 
 def misfit(kept: StateForm, declared: StateForm) -> tuple[str, str] | None:
-    """Say why rows of the form ``kept`` can't be opened as ``declared``, and what to do; None if they can."""
     if kept.what != declared.what:
         return f"was stored as {kept.what}, but is now declared as {declared.what}", TAKE_BACK
     if list(kept.key.items()) != list(declared.key.items()):
@@ -352,7 +351,6 @@ _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 
 
 def readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows without the store's own columns; a few of these have a meaning for people, and get a name."""
     columns = []
     for name, dtype in rows.schema.items():
         if not name.startswith("__"):

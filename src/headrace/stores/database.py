@@ -119,7 +119,6 @@ def stand_in_for(folder: Path) -> Path:
 
 
 def discard_abandoned(folder: Path) -> None:
-    """Delete the substitutes for ``folder`` that no process has open."""
     for stand_in in list((folder.parent / _STAND_INS).glob(f"{folder.name}.*")):
         try:
             with (stand_in / "LOCK").open("ab") as lock:

@@ -365,7 +365,6 @@ class ValueEncoding:
 
 
 def layouts_of(values: Sequence[bytes]) -> Words:
-    """Return the layout number of each value. Raises ``CorruptLogError`` for a value of an unknown format."""
     heads = np.frombuffer(b"".join([value[:2] for value in values]), np.uint8)
     if heads.size != 2 * len(values) or np.any(heads[0::2] != FORMAT):
         found = next(value[:2] for value in values if len(value) < 2 or value[0] != FORMAT)

@@ -167,7 +167,6 @@ class Stamps:
         return _TIME.pack(0 if self._now is None else max(0, self._now - self.ttl_ms + 1))
 
     def strip(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
-        """Return the values without their stamps, and None for expired ones."""
         alive, size = self.alive_from(), self.size
         return [value[size:] if value is not None and value >= alive else None for value in stored]
 

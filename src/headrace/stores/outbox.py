@@ -94,11 +94,9 @@ class Outbox(StateStore):
             self._to_delete.append(entry)
 
     def timeline_of(self, version: int) -> int | None:
-        """Return the version with which the timeline of an entry began; None for the first timeline."""
         return next((begun for begun in reversed(self._timelines) if begun < version), None)
 
     def logged_before(self, version: int) -> int:
-        """As ``logged_to``, but only of the timeline that this version is of."""
         return self.logged_to if self.timeline_of(self.logged_to) == self.timeline_of(version) else -1
 
     @property
@@ -239,7 +237,6 @@ class Outbox(StateStore):
 
 
 def timeline_begun(version: int) -> bytes:
-    """Return the change that says: a timeline began with this version, and entries above it are of that one."""
     return _TIMELINE + _VERSION.pack(version)
 
 

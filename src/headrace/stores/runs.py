@@ -167,7 +167,7 @@ class HashIndex:
 
 
 def places_of(held: Hashes, wanted: Hashes) -> Places:
-    """The places in ``held`` of the values in ``wanted``. Both ascend, and ``wanted`` has no duplicates."""
+    """Both ascend, and ``wanted`` has no duplicates."""
     if not len(held) or not len(wanted):
         return np.empty(0, np.int64)
     if len(held) < len(wanted):  # look up the shorter one in the longer
@@ -470,7 +470,6 @@ class Runs(StateStore):
         return together(flows)
 
     def _there(self, run: _Run, *, once: bool = False) -> Iterator[pl.DataFrame]:
-        """The rows of a run that aren't gone, piece by piece."""
         there = run.within(self._time, None, None)
         return (piece if there is None else piece.filter(there) for piece in run.pieces.all(once=once))
 

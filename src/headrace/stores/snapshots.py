@@ -217,7 +217,6 @@ def read_manifest(data: bytes) -> Manifest | None:
 
 
 def object_name(generation: int, number: int, file: str) -> str:
-    """``number`` is another one for each."""
     return f"{_OBJECTS}{generation:010}/{number:08}-{file}"
 
 

@@ -64,20 +64,18 @@ class Calls:
                 self.warn(f"the object store for snapshots doesn't answer: {error.message}")
 
 
+@dataclass(slots=True)
 class Sender:
-    """What one incarnation has sent of a task's snapshots. One thread uses it."""
+    """What one incarnation has sent of a task's snapshots, whose ``folder`` ends in a slash. One thread uses it."""
 
-    def __init__(self, calls: Calls, folder: str) -> None:
-        """``folder`` is the task's in the store, and ends in a slash."""
-        self._calls = calls
-        self._store = calls.store
-        self._folder = folder
-        self._generation = 0
-        self._number = 0
-        self._sent: dict[Content, str] = {}
-        self._others: dict[Content, str] = {}
-        self._complete: list[Manifest] = []
-        self._known: dict[Hashable, Content] = {}
+    calls: Calls
+    folder: str
+    _generation: int = field(default=0, init=False)
+    _number: int = field(default=0, init=False)
+    _sent: dict[Content, str] = field(default_factory=dict, init=False)
+    _others: dict[Content, str] = field(default_factory=dict, init=False)
+    _complete: list[Manifest] = field(default_factory=list, init=False)
+    _known: dict[Hashable, Content] = field(default_factory=dict, init=False)
 
     def take_base(self, manifest: Manifest) -> None:
         """What is in it needn't cross the network again."""
@@ -89,12 +87,12 @@ class Sender:
         for name in snapshots.manifest_names(listing):
             if int(snapshots.snapshot_of(name).partition("-")[0]) > at_most:
                 continue
-            data = yield from self._calls.tried(partial(self._store.get, self._folder + name))
+            data = yield from self.calls.tried(partial(self.calls.store.get, self.folder + name))
             if data is None:
                 continue
             manifest = snapshots.read_manifest(data)
             if manifest is None:
-                self._calls.warn(
+                self.calls.warn(
                     f"snapshot {snapshots.snapshot_of(name)} in the object store is damaged; looking for an older one"
                 )
             elif manifest.whole(listing):
@@ -124,9 +122,9 @@ class Sender:
         for gone in snapshots.garbage(names, self._generation, self._complete):
             self._sent = {content: name for content, name in self._sent.items() if name not in set(gone)}
             for first in range(0, len(gone), _DELETED_AT_ONCE):
-                paths = [self._folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
-                yield from self._calls.tried(partial(self._store.delete, paths))
-                _log.debug("deleted objects that no snapshot needs", folder=self._folder, objects=len(paths))
+                paths = [self.folder + name for name in gone[first : first + _DELETED_AT_ONCE]]
+                yield from self.calls.tried(partial(self.calls.store.delete, paths))
+                _log.debug("deleted objects that no snapshot needs", folder=self.folder, objects=len(paths))
 
     def _begin(self, generation: int) -> None:
         """A manifest refers to objects of its own generation: what the one before has sent is copied."""
@@ -149,26 +147,26 @@ class Sender:
         source = self._others.get(content)
         copied = source is not None and (yield from self._copied(source, name))
         if not copied:
-            yield from self._calls.tried(partial(self._store.put, self._folder + name, file.size, file.chunks))
+            yield from self.calls.tried(partial(self.calls.store.put, self.folder + name, file.size, file.chunks))
         self._sent[content] = name
         return name
 
     def _copied(self, source: str, name: str) -> Work[bool]:
         """False: the source was deleted."""
-        return (yield from self._calls.tried(partial(self._store.copy, self._folder + source, self._folder + name)))
+        return (yield from self.calls.tried(partial(self.calls.store.copy, self.folder + source, self.folder + name)))
 
     def _publish(self, manifest: Manifest) -> Work[None]:
-        name, data = self._folder + manifest.name, manifest.encode()
-        if (yield from self._calls.tried(partial(self._store.create, name, data))):
+        name, data = self.folder + manifest.name, manifest.encode()
+        if (yield from self.calls.tried(partial(self.calls.store.create, name, data))):
             return
-        found = yield from self._calls.tried(partial(self._store.get, name))
+        found = yield from self.calls.tried(partial(self.calls.store.get, name))
         if found not in {data, None}:  # else an earlier try has written it, and a newer generation may have deleted it
             hint = "another app of this name uses the store, or once did: give this app another prefix"
             raise CorruptLogError(f"another program has written {name} in the object store for snapshots", hint=hint)
 
     def _listing(self) -> Work[dict[str, int]]:
-        found = yield from self._calls.tried(partial(self._store.list, self._folder))
-        return {name.removeprefix(self._folder): size for name, size in found.items()}
+        found = yield from self.calls.tried(partial(self.calls.store.list, self.folder))
+        return {name.removeprefix(self.folder): size for name, size in found.items()}
 
 
 AGAIN_MS = 30_000.0  # how long something waits that couldn't be done, before it is tried again

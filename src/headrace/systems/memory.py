@@ -132,10 +132,8 @@ class MemorySystem(base.Admin, base.System):
     def extents(self, stream: str) -> builtins.list[base.Extent]:
         with self._lock:
             there = self._stream(stream)
-            return [
-                base.Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0)
-                for part in there.partitions
-            ]
+            parts = there.partitions
+            return [base.Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0) for part in parts]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
@@ -336,6 +334,5 @@ class MemoryProducer(base.Producer):
 
 
 def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
-    """Return the memory system of a ``SystemSpec``: the one called ``options["name"]``, else ``name``."""
     check_option_names(name, "memory", options, ("name",))
     return MemorySystem.named(options.get("name", name))

@@ -80,8 +80,5 @@ def _typed(columns: Columns) -> dict[str, pl.DataType]:
 
 
 def _retyped(found: Columns, wanted: Columns) -> list[str]:
-    return [
-        f"column {name!r} is {found[name]}, not {dtype}"
-        for name, dtype in wanted.items()
-        if name in found and found[name] != dtype
-    ]
+    changed = [name for name, dtype in wanted.items() if name in found and found[name] != dtype]
+    return [f"column {name!r} is {found[name]}, not {wanted[name]}" for name in changed]

@@ -308,7 +308,7 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
         while True:
             with self._lock:
                 gone, self._let_go = self._let_go, []
-                ready = self._ready()
+                ready = [r for r in self._readings.values() if self._wants(r) and r.due_s <= time.monotonic()]
                 if not gone and not ready:
                     if self._closed:
                         return
@@ -318,10 +318,6 @@ class SourceConsumer(base.RegisteringConsumer[_PartitionReading]):
                 self._close_partition(reading)
             for reading in ready:
                 self._fetch(reading)
-
-    def _ready(self) -> list[_PartitionReading]:
-        now = time.monotonic()
-        return [r for r in self._readings.values() if self._wants(r) and r.due_s <= now]
 
     def _wants(self, reading: _PartitionReading) -> bool:
         return not reading.ended and len(reading.waiting) < AHEAD_MAX and self._failed is None

@@ -293,14 +293,10 @@ class TextFile(RowFile):
         return [ParsedRows(self._parse(b""), 1, bad=(broken,))]
 
     def _with_lines(self, pieces: list[ParsedRows], data: bytes, ends: npt.NDArray[np.int64]) -> list[ParsedRows]:
-        found, first = [], 0
+        found, first, begins = [], 0, [0, *ends.tolist()]
         for piece in pieces:
             first += piece.skipped
-            bad = [
-                dataclasses.replace(row, line=self._line(data, int(ends[at - 1]) if at else 0))
-                for row in piece.bad
-                for at in (first + row.index,)
-            ]
+            bad = [dataclasses.replace(row, line=self._line(data, begins[first + row.index])) for row in piece.bad]
             found.append(dataclasses.replace(piece, bad=tuple(bad)))
             first += piece.span
         return found
@@ -589,10 +585,9 @@ def _unreadable(path: str, error: Exception) -> DataError:
 def _wanted(
     metadata: pq.FileMetaData, columns: Columns | None, names: Collection[str] | None
 ) -> Collection[str] | None:
-    there = set(metadata.schema.to_arrow_schema().names)
-    if columns is not None:
+    if columns is not None or names is None:
         return columns
-    return names if names is not None and there >= set(names) else None
+    return names if set(metadata.schema.to_arrow_schema().names) >= set(names) else None
 
 
 def _decoded_bytes(metadata: pq.FileMetaData, columns: Collection[str] | None) -> int:

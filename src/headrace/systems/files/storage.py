@@ -263,7 +263,6 @@ def compression_of(path: str) -> str | None:
 
 
 def suffix_of(path: str) -> str:
-    """The ending that says the format, in lower case: the one before ``.gz`` or ``.zst``."""
     last = _last_suffix(path)
     return _last_suffix(path[: -len(last)]) if last in COMPRESSIONS else last
 

@@ -158,7 +158,6 @@ class FilesAdmin(UnwatchedAdmin):
 
     @override
     def seal(self, stream: str) -> None:
-        """Mark the folder as complete, as Spark does."""
         folder = Path(self._path)
         if folder.is_dir():
             (folder / "_SUCCESS").touch()
@@ -284,7 +283,6 @@ class FilesSystem(RowSystem):
 
 
 def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
-    """The system of a ``SystemSpec``: ``path``, and optionally the other fields of ``FilesSystem``, as JSON."""
     check_option_names(name, "files", options, _OPTIONS, "path")
     given = dict(options)
     for option in ("columns", "event_time"):

@@ -232,7 +232,6 @@ class LogConsumer(base.RegisteringConsumer[Watched]):
         return self._failure is not None or any(reading.look for reading in self._readings.values())
 
     def has_news(self) -> bool:
-        """Check all files now. Return whether the next poll will find something, or fail."""
         for reading in self._readings.values():
             try:
                 size = reading.file.size_there()
@@ -300,13 +299,8 @@ class LogConsumer(base.RegisteringConsumer[Watched]):
 
     @override
     def unsynced(self) -> Iterable[base.Unsynced]:
-        return [
-            unsynced_partition(
-                reading.file.fd, reading.file.what, partial(setattr, reading, "synced", reading.position)
-            )
-            for reading in self._readings.values()
-            if reading.position > reading.synced
-        ]
+        ahead = [reading for reading in self._readings.values() if reading.position > reading.synced]
+        return [unsynced_partition(r.file.fd, r.file.what, partial(setattr, r, "synced", r.position)) for r in ahead]
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:

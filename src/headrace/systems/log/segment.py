@@ -167,7 +167,6 @@ def check_of(chunk: bytes, at: int) -> int:
 
 
 def landmark(at: int, check: int) -> str:
-    """Return what identifies the record at ``at``: its check knows the file, the time and the body."""
     return f"{at}:{check:08x}"
 
 
