@@ -198,7 +198,7 @@ _RENAME = f"add a column with another name, or {_OTHER_ID}"
 
 
 class StateForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store's rows are. ``what`` names the kind of state; all else is a type in the words of ``described``.
+    """What a store's rows are. ``what`` names the kind of state; the rest says what a column is, usually its type.
 
     ``key``, whose order counts, and ``fixed`` never change; ``columns`` may come and go.
     """

@@ -531,7 +531,7 @@ class Runs(StateStore):
         return None if self._hashed is None else HashIndex(self._kept, pieces, self._hashed, self._time)
 
     def _at(self, run: _Run, places: Places) -> Iterator[pl.DataFrame]:
-        """Perhaps with others. Small frames are concatenated."""
+        """Other rows may be among them. Small frames are concatenated."""
         there = run.within(self._time, None, None)
         waiting: list[pl.DataFrame] = []
         for piece, within in run.pieces.at(places):
