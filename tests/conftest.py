@@ -34,12 +34,23 @@ settings.register_profile(
 )
 settings.load_profile("headrace")
 
+MEMORY = Path("/dev/shm")
+"""A file system that Linux keeps in memory."""
+MEMORY_BYTES = 4 << 30
+"""How much room it must have: many times what tests need at once."""
+
 # JVMs of tests live for seconds: what the second compiler and a second thread of the collector take never pays.
 os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
 CLASSES = Path(sys.prefix) / "spark.jsa"
 """What ``make`` has ``spark_classes.py`` write."""
 if CLASSES.exists():
     os.environ["SPARK_SUBMIT_OPTS"] += f" -Xlog:cds*=off -XX:SharedArchiveFile={CLASSES}"
+
+# What tests write is small and soon gone, and a disk costs time: for its journal, and for waits until bytes are on it.
+# Processes that are killed lose no more than with a disk, and cuts of power are simulated.
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that.
 # Tests that interrupt a program need the default.
