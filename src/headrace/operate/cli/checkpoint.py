@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from headrace.operate.cli.console import print_json, print_line, print_note, print_table
@@ -89,8 +90,6 @@ def _running(metadata: MetadataStore) -> Running:
 
 
 def _as_data(checkpoint: TaskCheckpoint, running: Running) -> dict[str, Any]:
-    import msgspec
-
     data: dict[str, Any] = msgspec.to_builtins(checkpoint)
     live = running.get((checkpoint.app, checkpoint.task))
     return data | {"ageMs": _age_ms(checkpoint, running), "durationMs": None if live is None else live.duration_ms}
@@ -127,8 +126,6 @@ def _version(checkpoint: TaskCheckpoint) -> str:
 
 
 def _print_one(one: TaskCheckpoint, running: Running) -> None:
-    import msgspec
-
     print_line(f"{one.app}  {one.task}")
     if one.problem is not None:
         print_line(f"  problem      {one.problem}")

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from headrace.core.errors import HeadraceError, UserFunctionError
 
 _RED, _DIM, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[0m"
@@ -51,9 +53,7 @@ def print_line(text: str) -> None:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    from msgspec import to_builtins
-
-    print_line(json.dumps(value, indent=indent, ensure_ascii=False, default=to_builtins))
+    print_line(json.dumps(value, indent=indent, ensure_ascii=False, default=msgspec.to_builtins))
 
 
 def print_result(as_json: bool, data: Any, text: str) -> None:

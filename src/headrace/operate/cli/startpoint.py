@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from headrace.core.clock import parse_moment, utc_text
@@ -93,8 +95,6 @@ def set_(
 
     The startpoint replaces the committed position at the app's next start, or at once with --apply.
     """
-    import msgspec
-
     given = {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
     point = _position(given | {"--custom": custom}, or_oldest=or_oldest, until=until)
     name, partition = _parsed(input_)
@@ -283,8 +283,6 @@ def _parsed(text: str) -> tuple[str, int | None]:
 
 
 def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
-    import time
-
     wanted = {state.startpoint.id for state in answer.written}
     deadline = time.monotonic() + _APPLY_S
     while True:

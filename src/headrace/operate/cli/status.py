@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from headrace.core.clock import WallClock
@@ -213,8 +214,6 @@ def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json
     Shows the committed positions, the oldest and newest messages with their times, and the startpoints that wait,
     whether or not the app is running. headrace startpoint set --offset takes these offsets.
     """
-    import msgspec
-
     found = opened(app, home, metadata).offsets()
     if as_json:
         print_json(found)
