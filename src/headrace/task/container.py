@@ -85,8 +85,7 @@ class Container:
         keep: Callable[[Work | None], None] = lambda work: None,
         report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
-        """``next_generation`` is called at each start and rollback; ``keep`` when a call of the app's code begins or
-        ends."""
+        """``next_generation`` is called at each start and rollback, ``keep`` when a call of the app begins or ends."""
         self._clock = clock
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))

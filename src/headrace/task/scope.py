@@ -376,8 +376,7 @@ Done = Callable[[], int]  # from any thread, a number that changes with each mes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """``place`` is empty if time alone has led to the call. ``done`` shows that a function of single messages goes
-    on."""
+    """``place`` is empty if time alone has led to the call. ``done`` shows that a function of messages goes on."""
 
     task: str
     step: str

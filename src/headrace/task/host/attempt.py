@@ -234,7 +234,7 @@ class Attempt:
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
-        """None: no commit exists. ``inputs`` are positions in intermediate streams. The stores are filled already."""
+        """Without a commit, ``record`` is None. The stores are filled already. Return where to read each input."""
         task = self.task
         self.publisher.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}

@@ -40,7 +40,7 @@ class TaskStartpoints:
         self._report = report
 
     def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Place]:
-        """``DeploymentError``: none is applied until a user changes the one. Transient errors say nothing about it."""
+        """Raise ``DeploymentError`` if one can't be applied. Transient errors, which say nothing about it, pass."""
         found: dict[SSP, Place] = {}
         outcomes: list[Outcome] = []
         for order in orders:

@@ -83,8 +83,8 @@ class FrameReceiver:
         self._leave_out(ssp, entry)
 
     def published(self) -> dict[SSP, Offset]:
-        """As back-pressure needs it: without what waits for its version, which slows down writers who close versions by
-        the clock. Others must go on, because this task may be waiting for the version that they close next."""
+        """Positions without what waits for its version, which slows down writers who close versions by the clock.
+        Others must go on, because this task may be waiting for the version that they close next."""
         if self.buffer.empty:
             return self.positions
         by_clock = self._task.scope.written_by_clock

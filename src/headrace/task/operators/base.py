@@ -206,7 +206,7 @@ HandOn = Callable[["Operator", pl.DataFrame, Sequence["Operator"], int], None]
 
 
 class Operator:
-    """By ``delay_ms`` less than its own watermark is that of operators after it, so none of its results is late."""
+    """Operators after it receive watermarks that are lower by ``delay_ms``, so none of its results is late."""
 
     delay_ms = 0
     wants_commit = False
@@ -295,8 +295,7 @@ class Operator:
         return self
 
     def rank(self, ranks: npt.NDArray[np.int64] | None) -> None:
-        """Before the next batch of a meeting, its ranks in all of them; None: it is over. Where any order finds the
-        same."""
+        """A meeting gives the ranks of the next batch's rows; None: it is over. Only where any order finds the same."""
         self.ranks = ranks
 
     def sizes(self) -> Mapping[str, int]:
