@@ -56,4 +56,5 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
+    """The kind ``remote`` has only a name, and no options."""
     return RemoteSystem(name.removeprefix("remote-"))
