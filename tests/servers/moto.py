@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Self
 
 from chaos.local_server import LocalServer, free_port
-from servers import moto_in_turn
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "AKIATESTS",
@@ -33,8 +33,8 @@ class MotoServer:
         return f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
-        # -P: or this file would be imported as moto.
-        command = [sys.executable, "-P", moto_in_turn.__file__, str(self._port)]
+        # Only the server imports moto, which takes a second. -P: or this file would be imported as moto.
+        command = [sys.executable, "-P", str(Path(__file__).with_name("moto_in_turn.py")), str(self._port)]
         self._server.start(command, f"Running on {self.endpoint}")
         return self
 
