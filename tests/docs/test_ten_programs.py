@@ -60,6 +60,14 @@ def test_headrace_is_the_shortest_or_as_short_as_quix_with_what_is_shared() -> N
         assert ours <= min(others), section.partition("\n")[0]
 
 
+def test_where_others_are_shorter_is_said() -> None:
+    _, *sections = PAGE.split("\n## ")
+    ten = [programs(section) for section in sections[:10]]
+    assert sum(lines(spark) < lines(ours) for ours, _, spark in ten) == 6
+    assert sum(names(quix) < names(ours) for ours, quix, _ in ten) == 7
+    assert sum(names(quix) == names(ours) for ours, quix, _ in ten) == 2
+
+
 def test_the_page_has_ten_programs_and_says_what_was_checked() -> None:
     titles = re.findall(r"^## (.*)", PAGE, flags=re.M)
     assert len(titles) == 11
