@@ -2,7 +2,7 @@
 
 A startpoint takes precedence over the committed position, and that over the input's default. The coordinator fans it
 out: each task that reads the partition gets an *order*, which it applies when it starts or rolls back. An order is
-deleted when a commit covers it (``headrace.protocol.startpoints``).
+deleted when a commit covers it (``protocol.machine``).
 """
 
 from __future__ import annotations
