@@ -192,7 +192,7 @@ class RunLoop:
         self._calling.everyone()  # other times are due now
 
     def draining(self) -> Steps[None]:
-        """Commit once more, and wait a moment for tasks that follow others: the next start does what they missed."""
+        """Commit again, and wait a moment for tasks that follow others: the next start does what they missed."""
         deadline = self._clock.monotonic_ms() + self.drain_ms_max
         yield from self._committing(deadline)
         if any(host.publishing.would_repeat for host in self.hosts):
