@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-nbclient = pytest.importorskip("nbclient", reason="nbclient isn't installed, so no notebook can be run")
-nbformat = pytest.importorskip("nbformat", reason="nbformat isn't installed, so no notebook can be read")
-pytest.importorskip("ipykernel", reason="ipykernel isn't installed, so no notebook can be run")
+# They are imported only where a notebook is run: all processes of the tests read this file.
+for needed in ("nbclient", "nbformat", "ipykernel"):
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} isn't installed, so no notebook can be run", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "examples" / "notebooks"
@@ -22,6 +24,9 @@ Outputs = dict[str, list[Any]]
 @pytest.fixture(scope="module")
 def page_views(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """What each cell shows when all have been executed."""
+    import nbclient
+    import nbformat
+
     folder = tmp_path_factory.mktemp("notebook")
     book = nbformat.read(NOTEBOOKS / "page_views.ipynb", as_version=4)
     place = {"metadata": {"path": str(folder)}}
@@ -34,6 +39,8 @@ def page_views(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
 
 
 def test_notebooks_have_no_outputs_in_the_repository() -> None:
+    import nbformat
+
     books = [nbformat.read(path, as_version=4) for path in NOTEBOOKS.glob("*.ipynb")]
     assert books
     assert [cell.id for book in books for cell in book.cells if cell.get("outputs")] == []
