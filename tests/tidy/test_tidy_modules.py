@@ -41,7 +41,6 @@ SMALL_KNOWN = {
     "headrace.connectors.sql.opening": "psycopg is imported only behind it",
     "headrace.kit.objects": "a test double",
     "headrace.task.standby_status": "the coordinator and commands read it too, so it imports little",
-    "headrace.systems.remote": "a system of its own",
     "headrace.systems.slot_reports": "commands read it too, so it imports little",
 }
 """Modules that are small on purpose, beside the namespaces of the public API and ``__init__``, and why."""
