@@ -11,9 +11,10 @@ from headrace.core.errors import InfrastructureError
 from kafka_writers import Storm
 
 
-def test_nothing_is_lost_or_doubled_when_writers_are_killed_and_wake_late(kfake: KfakeServer) -> None:
+@pytest.mark.parametrize("strikes", [22, pytest.param(72, marks=pytest.mark.soak)])
+def test_nothing_is_lost_or_doubled_when_writers_are_killed_and_wake_late(kfake: KfakeServer, strikes: int) -> None:
     storm = Storm(kfake.address, seed=1)
-    storm.rage(36, (0.02, 0.3))
+    storm.rage(strikes, (0.02, 0.3))
     assert storm.wrong() == ""
     assert storm.kills > 10
     assert storm.zombies > 3
