@@ -73,7 +73,7 @@ def manifest_first(self, offset, generation, version, files, done):
     def put_off(file, content):
         self._number += 1
         name = layout.object_name(generation, self._number, file.name)
-        later.append(partial(self._store.put, self._folder + name, file.size, file.chunks))
+        later.append(partial(self.calls.store.put, self.folder + name, file.size, file.chunks))
         self._sent[content] = name
         yield 0.0
         return name

@@ -64,7 +64,7 @@ class Calls:
                 self.warn(f"the object store for snapshots doesn't answer: {error.message}")
 
 
-@dataclass(slots=True)
+@dataclass
 class Sender:
     """What one incarnation has sent of a task's snapshots, whose ``folder`` ends in a slash. One thread uses it."""
 
