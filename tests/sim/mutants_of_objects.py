@@ -84,7 +84,7 @@ def manifest_first(self, offset, generation, version, files, done):
     self._bring = put_off
     yield from SEND(self, offset, generation, version, files, all_there)
     for put in later:
-        yield from self._calls.tried(put)
+        yield from self.calls.tried(put)
 
 
 SEND = Sender.send
