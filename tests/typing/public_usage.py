@@ -87,13 +87,13 @@ joined.sink(keep)
 
 views.filter(3)  # type: ignore[arg-type]
 views.window("10s", key="member", id="w").agg()  # type: ignore[arg-type]
-views.window(hr.tumbling("10s"), key="member").agg(n=pl.len())  # type: ignore[call-arg]
+views.window(hr.tumbling("10s"), key="member", within="1m").agg(n=pl.len())  # type: ignore[call-arg]
 views.window(hr.tumbling("10s"), key="member", id="w").agg(n=3)  # type: ignore[arg-type]
-views.partition_by("member")  # type: ignore[call-arg]
+views.partition_by()  # type: ignore[call-arg]
 views.map(first_rows, dead_letter="x")  # type: ignore[arg-type]
 views.join(table, how="sideways")  # type: ignore[call-overload]
 views.join(table, how="full")  # type: ignore[call-overload]
-views.join(slow, on="member", within="1m")  # type: ignore[call-overload]
+views.join(slow, on="member")  # type: ignore[call-overload]
 views.send_to("results")  # type: ignore[arg-type]
 views.sink(first_rows)  # type: ignore[arg-type]
 app.input("x", on_error="ignore")  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ hr.sum(3)  # type: ignore[arg-type]
 
 assert_type(views.join_latest(slow, "member", ttl="1h", how="full", id="latest"), hr.Stream)
 views.join_latest(table, "member", ttl="1h", id="latest")  # type: ignore[arg-type]
-views.join_latest(slow, "member", ttl="1h")  # type: ignore[call-arg]
+views.join_latest(slow, "member")  # type: ignore[call-arg]
 
 
 class Alerts(hr.tasks.Task):

@@ -51,7 +51,7 @@ def whatever_order() -> dict[str, object]:
         "values": hr.count("v"),
         "total": pl.col("v").sum(),
         "low": pl.col("v").min(),
-        "high": one.max(pl.col("v") + pl.col("id")),
+        "high": hr.max(pl.col("v") + pl.col("id")),
         "mean": pl.col("v").mean(),
         "nulls": pl.col("g").null_count(),
         "positive": pl.col("v").filter(pl.col("id") > 10).sum(),

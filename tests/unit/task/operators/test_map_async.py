@@ -422,5 +422,5 @@ def test_the_plan_says_how_it_is_called() -> None:
 
     with asking(fetch, ordered=False, concurrency=7).test() as t:
         (step,) = (one for one in render(t.plan).stages[0].operators if one.kind == "map_async")
-    assert step.code == "ASYNC_FLAT_MAP"
+    assert step.spec.code == "ASYNC_FLAT_MAP"
     assert step.detail.endswith("fetch(), at most 7 at once, 30s each, tried up to 5 times, as they come")
