@@ -65,11 +65,11 @@ demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 
 kafka: $(STAMP) .venv/servers/kafka/.set-up  ## run the lesson on Kafka with an Apache Kafka of its own (it needs Java and Maven)
 	$(ENTRY) chaos.on_kafka $(BIN)/python examples/29_kafka.py {}
 
-# tests/dealing.py deals all tests on Spark to one of the processes, as they share one session. There are four for two
+# tests/dealing.py deals all tests on Spark to one of the processes, as they share one session. There are three for two
 # processors, because tests that start processes mostly wait. One of the tests runs mypy.
 test: installed  ## check, then run all tests
 	@$(MAKE) --no-print-directory -j2 style .venv/spark.jsa compiled
-	$(ENTRY) pytest -n 4 --dist loadgroup
+	$(ENTRY) pytest -n 3 --dist loadgroup
 
 # In a new clone, each process of the tests would compile all of them. What is wrong with one is said when tests run.
 .PHONY: compiled
