@@ -66,6 +66,7 @@ class Draft:
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, tuple[str, Location]] = {}
         self._numbers: Counter[str] = Counter()
+        self._keys: dict[str, tuple[str, ...] | None] = {}
 
     def claim(self, what: str, id_: str | None, location: Location, default: str) -> str:
         """Claim a durable id, which must be unique in the app. Without one it is ``default``, which never counts.
@@ -92,9 +93,14 @@ class Draft:
     def key_at(self, node: str) -> tuple[str, ...] | None:
         """Return the key by which a node's messages are partitioned; None: unknown, (): all are in one partition.
 
-        This serves defaults. The planner checks keys, with what it knows of streams that exist.
+        This serves defaults. The planner checks keys, with what it knows of streams that exist. A node keeps its key:
+        without that, flows that part and meet again would be followed twice at each meeting.
         """
-        at = self.nodes[node]
+        if node not in self._keys:
+            self._keys[node] = self._key_of(self.nodes[node])
+        return self._keys[node]
+
+    def _key_of(self, at: Node) -> tuple[str, ...] | None:
         stream = at.operator.stream_read
         if stream is not None:
             writers = (one.operator for one in self.nodes.values() if one.operator.stream_written == stream)

@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -105,7 +106,6 @@ def _installed(package: str) -> bool:
 
 
 def _java() -> Iterator[Finding]:
-    from headrace.core.errors import InfrastructureError
     from headrace.run.spark.launch import find_java
 
     try:
@@ -131,12 +131,10 @@ def _spark() -> Iterator[Finding]:
 
 def _limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = resource.RLIM_INFINITY if resource.RLIM_INFINITY in (soft, hard) else max(soft, hard)
-    if most != resource.RLIM_INFINITY and most < FILES_LEAST:
-        remedy = "raise ulimit -n (LimitNOFILE= of systemd, or the container's ulimits)"
-        yield Finding("warning", "open files", f"a process may have {most}", remedy)
-    else:
-        yield Finding("ok", "open files", "without a limit" if most == resource.RLIM_INFINITY else f"up to {most}")
+    limited, most = resource.RLIM_INFINITY not in (soft, hard), max(soft, hard)
+    remedy = "raise ulimit -n (LimitNOFILE= of systemd, or the container's ulimits)"
+    found = f"up to {most}" if limited else "without a limit"
+    yield _warned(limited and most < FILES_LEAST, "open files", found, remedy)
     yield Finding("ok", "processors", f"{len(os.sched_getaffinity(0))} may be used")
 
 
@@ -208,8 +206,7 @@ def _systems(graph: Graph) -> Iterator[Finding]:
     from headrace.stores.transfer import check_objects
     from headrace.task.connections import Connections
 
-    connections = Connections()
-    try:
+    with closing(Connections()) as connections:
         for id_, spec in graph.streams.items():
             subject = f"stream {id_}"
             try:
@@ -221,8 +218,6 @@ def _systems(graph: Graph) -> Iterator[Finding]:
                 there = "isn't there yet" if info is None else f"has {counted(info.partitions, 'partition')}"
                 found = f"{spec.system.kind} answers: {spec.stream.name} {there}"
                 yield _warned(needed, subject, found, "create it before the app starts; headrace plan says how")
-    finally:
-        connections.close()
     if (place := graph.settings.snapshots) is not None:
         check_objects(place)
         yield Finding("ok", "snapshots", f"{place} takes objects and gives them back")

@@ -392,7 +392,7 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
 def _written(plan: Plan, spec: StreamSpec) -> dict[str, pl.DataType] | None:
     if spec.id in {s.dead_letter for s in plan.graph.streams.values()}:
         return dict(DEAD_LETTER_COLUMNS)
-    return dict(spec.schema.columns) if spec.schema is not None and spec.id not in plan.combined else None
+    return None if spec.id in plan.combined else _columns(spec)
 
 
 def _check_count(spec: StreamSpec, found: int) -> None:

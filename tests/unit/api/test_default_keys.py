@@ -67,6 +67,13 @@ def test_flows_by_different_keys_have_none(app: hr.App, views: hr.Stream) -> Non
     assert app._draft.key_at(merged.node) is None
 
 
+def test_flows_that_part_and_meet_often_are_followed_once(app: hr.App, views: hr.Stream) -> None:
+    flow = views.partition_by("member")
+    for _ in range(40):
+        flow = flow.filter(pl.col("url") == "/").merge(flow.filter(pl.col("url") != "/"))
+    assert app._draft.key_at(flow.node) == ("member",)
+
+
 def test_joins_use_what_both_sides_are_partitioned_by(app: hr.App, views: hr.Stream) -> None:
     orders = app.input("orders", VIEW, event_time="ts").partition_by("member", id="orders-by-member")
     by_member = views.partition_by("member")
