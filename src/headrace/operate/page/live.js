@@ -183,7 +183,8 @@ const strip = (name, tasks, width) => {
   drawn.append(...Object.entries(paths).map(([kind, d]) => svg("path", { class: `cell ${kind}`, d })));
   drawn.addEventListener("pointermove", (event) => {
     const box = drawn.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const zoomed = box.width / width;
+    const [x, y] = [(event.clientX - box.left) / zoomed, (event.clientY - box.top) / zoomed];
     show(event, cells[Math.floor(y / (size.y + 1)) * across + Math.floor(x / step)]);
   });
   drawn.addEventListener("pointerleave", () => show(null));

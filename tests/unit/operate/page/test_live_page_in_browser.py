@@ -90,7 +90,7 @@ def test_a_click_tells_of_a_stage_and_of_the_users_line(page, address, browser):
     assert browser.complaints == []
 
 
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_screen(page, address, browser, width):
     page.look(in_trouble())
     browser.resize(width, 900)
@@ -100,4 +100,10 @@ def test_nothing_is_wider_than_the_screen(page, address, browser, width):
     assert browser.ask("getComputedStyle(document.getElementById('stages')).display") == (
         "block" if width < 760 else "none"
     )
+    # The plan is made smaller until it fits, or it scrolls, fades at its end, and says so.
+    hint = "getComputedStyle(document.querySelector('main'), '::before').content"
+    assert ("Scroll sideways" in browser.ask(hint)) == (width < 760)
+    assert browser.ask("document.querySelector('main').classList.contains('more')") == (width < 760)
+    cut = "((m) => m.scrollWidth > m.clientWidth)(document.querySelector('main'))"
+    assert browser.ask(cut) == (width < 760)
     assert browser.complaints == []
