@@ -6,14 +6,14 @@ from headrace.core.errors import UsageError
 from headrace.protocol.frame_judge import RULES, FrameJudge
 from headrace.protocol.machine import DECISIONS, STEPS, ProtocolMachine
 from headrace.protocol.protocol import Phase
-from protocol_diagrams import DRAWINGS, main, redraw
+from protocol_tables import DRAWINGS, main, redraw
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 
 
 def test_the_page_is_up_to_date():
     page = PAGE.read_text()
-    assert redraw(page) == page, "run: python tests/protocol_diagrams.py docs/protocol.md"
+    assert redraw(page) == page, "run: python tests/protocol_tables.py docs/protocol.md"
     for name in DRAWINGS:
         assert f"<!-- drawn: {name} -->" in page
 
@@ -30,7 +30,7 @@ def test_pages_are_redrawn_in_place(tmp_path, capsys):
     assert "old" not in page.read_text()
     assert page.read_text().startswith("before\n")
     main([])
-    assert "stateDiagram-v2" in capsys.readouterr().out
+    assert "| fencing | append abort | replaying |" in capsys.readouterr().out
 
 
 def test_the_tables_name_methods_and_phases_that_are_there():

@@ -1,7 +1,7 @@
-"""Draws the protocol's tables for its documentation: ``python tests/protocol_diagrams.py docs/protocol.md``.
+"""Writes the protocol's tables for its documentation: ``python tests/protocol_tables.py docs/protocol.md``.
 
 The page contains pairs of comment lines, ``<!-- drawn: NAME -->`` and ``<!-- end -->``. The text between them is
-replaced. Without a file argument, all drawings are written to standard output.
+replaced. Without a file argument, all tables are written to standard output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.protocol.frame_judge import RULES
-from headrace.protocol.machine import DECISIONS, STEPS, ProtocolMachine
+from headrace.protocol.machine import DECISIONS, STEPS
 from headrace.protocol.protocol import Phase, Step
 
 _MARKED = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -29,15 +29,13 @@ _START = (
 
 
 def start() -> str:
-    """Draw start and rollback: the phases from ``DOWN`` to ``RUNNING``."""
-    return _states([step for step in STEPS if step.phase in _START], entry=Phase.DOWN)
+    """Return the table of start and rollback: the phases from ``DOWN`` to ``RUNNING``."""
+    return _phases([step for step in STEPS if step.phase in _START])
 
 
 def commit() -> str:
-    """Draw a running task: feeding, finishing, and the phases of a commit."""
-    rows = [step for step in STEPS if step.phase not in _START]
-    lines = [f"    running --> {d.phase.value}: {_words(d.when)}" for d in DECISIONS]
-    return _states(rows, entry=None, more=lines)
+    """Return the table of a running task: feeding, finishing, and the phases of a commit."""
+    return _phases([step for step in STEPS if step.phase not in _START])
 
 
 def decisions() -> str:
@@ -55,19 +53,13 @@ def rules() -> str:
     return _table(("kinds", "guard", "what"), rows)
 
 
-def _states(steps: Sequence[Step], entry: Phase | None, more: Sequence[str] = ()) -> str:
-    lines = ["```mermaid", "stateDiagram-v2"]
-    if entry is not None:
-        lines.append(f"    [*] --> {entry.value}")
-    lines += more
+def _phases(steps: Sequence[Step]) -> str:
+    rows = []
     for step in steps:
-        lines.append(f"    {step.phase.value}: {step.phase.value}<br/>{_words(step.instruction)}")
-        for guard, phase in step.then:
-            label = "" if guard is ProtocolMachine.always else f": {_words(guard)}"
-            lines.append(f"    {step.phase.value} --> {phase.value}{label}")
-        if not step.then:
-            lines.append(f"    {step.phase.value} --> [*]")
-    return "\n".join([*lines, "```"])
+        guarded = [f"{phase.value} if {_words(guard)}" for guard, phase in step.then[:-1]]
+        last = [phase.value for _, phase in step.then[-1:]] or ["nothing"]
+        rows.append((step.phase.value, _words(step.instruction), ", else ".join(guarded + last)))
+    return _table(("phase", "the task does", "then"), rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
