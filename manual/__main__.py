@@ -47,13 +47,17 @@ class Site:
         listed = {self._pages[file]: pages.said(file.name, code) for file, code in plain.items()}
         self._put(pages.LESSONS / "index.md", pages.lessons(listed))
         sections = {one.title: self._listed(one) for one in self._map}
+        titles: list[object] = [{title: str(page)} for page, (title, _) in listed.items()]
+        sections[self._map[0].title].append({"Lessons": [str(pages.LESSONS / "index.md"), *titles]})
         sections[self._map[-1].title].append({"Names": self._reference()})  # the last section is about names
         navigation: list[dict[str, object]] = [{"Headrace": "index.md"}, {"All pages": str(self._pages[pages.MAP])}]
         navigation.extend({title: entries} for title, entries in sections.items())
         return navigation
 
     def _listed(self, section: pages.Section) -> list[dict[str, object]]:
-        entries: list[dict[str, object]] = [{each.title: str(self._pages[each.file])} for each in section.entries]
+        entries: list[dict[str, object]] = [
+            {each.title: str(self._pages[each.file])} for each in section.entries if each.file != pages.LESSONS
+        ]
         return entries + [{group.title: self._listed(group)} for group in section.groups]
 
     def _reference(self) -> list[dict[str, str]]:

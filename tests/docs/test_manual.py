@@ -85,3 +85,17 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path: Path) -> None:
         if not (page.parent / link).exists()
     ]
     assert missing == []
+
+
+def test_each_lesson_follows_the_one_before_it_in_the_navigation(tmp_path: Path) -> None:
+    learn = next(each["Learn"] for each in Site(tmp_path).write() if "Learn" in each)
+    assert isinstance(learn, list)
+    index, *lessons = learn[-1]["Lessons"]
+    assert index == "examples/index.md"
+    files = [page for lesson in lessons for page in lesson.values()]
+    assert files == [f"examples/{file.stem}.md" for file in sorted(ROOT.glob("examples/*.py"))]
+
+
+def test_no_page_has_a_diagram_for_which_a_browser_would_fetch_a_library(tmp_path: Path) -> None:
+    Site(tmp_path).write()
+    assert [page.name for page in tmp_path.rglob("*.md") if re.search(r"^ *```mermaid", page.read_text(), re.M)] == []
