@@ -115,7 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.copyfile(Path(__file__).with_name(name), into / "pages" / "assets" / name)
     look = Path(__file__).with_name("site.toml").read_text(encoding="utf-8")
     settings = f'docs_dir = "pages"\nsite_dir = "site"\nnav = {_toml(navigation)}\n'
-    config = look.replace("[project]\n", f"[project]\n{settings}", 1).replace("SOURCES", str(ROOT / "src"))
+    look = look.replace("[project]\n", f"[project]\n{settings}", 1)
+    config = look.replace("SOURCES", str(ROOT / "src")).replace("MANUAL", str(Path(__file__).parent))
     (into / "zensical.toml").write_text(config, encoding="utf-8")
     command = [options.builder, "build", "--strict", "--clean", "--config-file", str(into / "zensical.toml")]
     try:
