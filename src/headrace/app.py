@@ -71,9 +71,13 @@ class App(Declarations):
     startpoints
         The app's own kinds of startpoints; see ``hr.startpoints.CustomStartpoint``.
     system
-        Where the app keeps its intermediate streams, its changelogs, and streams declared without ``system=``. By
-        default in the embedded log under ``home``, which belongs to one machine; with ``hr.io.kafka_log(...)`` in
-        Kafka.
+        Where inputs and outputs are that name no system of their own; see ``hr.io``. A URL such as
+        ``"kafka://host:9092"`` is ``hr.io.kafka(brokers="host:9092")``: topics with the names of the inputs and
+        outputs. By default where ``internal`` is.
+    internal
+        Where the app keeps its own streams: intermediate streams and changelogs. By default in ``system`` if that keeps
+        Headrace's frames, as ``hr.io.kafka_log(...)`` does; else in the embedded log under ``home``, which belongs to
+        one machine.
     snapshots
         The object store for snapshots of the app's state: a URL such as ``"s3://bucket/prefix"``, or the result of
         ``hr.io.object_store``. Containers then need no shared disk for snapshots. It needs ``headrace[objects]``. By
@@ -86,7 +90,8 @@ class App(Declarations):
     Examples
     --------
     >>> import headrace as hr
-    >>> app = hr.App("page-views")
+    >>> app = hr.App("page-views", system="kafka://localhost:9092")
+    >>> app.input("views", {"member": str, "url": str}).filter("url = '/cart'").send_to("carts")
     """
 
     @override

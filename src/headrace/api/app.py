@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.checks import Declaring, Location, SchemaLike, key_columns, key_names, key_parts, one_of
+from headrace.api.checks import Declaring, SchemaLike, key_columns, key_names, key_parts, one_of
 from headrace.api.dataframe import DataFrameInput
 from headrace.api.descriptors import (
     InputDescriptor,
     InputUse,
-    OutputDescriptor,
+    RecordFormat,
     Start,
-    SystemDescriptor,
+    SystemLike,
+    app_systems,
     check_partitions,
-    internal_system,
 )
 from headrace.api.draft import Draft, Output, Sample, Table, declared_table, freeze, remote_table
 from headrace.api.flow import dead_letter_id
@@ -46,7 +46,7 @@ from headrace.api.tasks import Task
 from headrace.core.clock import Duration, to_ms
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.files import home_of, metadata_url_of
-from headrace.core.ids import StreamId, check_id
+from headrace.core.ids import check_id
 from headrace.rows.schema import Schema
 from headrace.stores.snapshots import ObjectPlace, snapshots_of
 from headrace.systems.positions import CustomStartpoint, check_customs
@@ -92,7 +92,6 @@ def _check_record_key(names: tuple[str, ...], schema: Schema, options: Mapping[s
 _DEFAULTS = Settings()
 IDLE_TIMEOUT = "1m"
 """Long enough for writers that restart, short enough that a partition without keys doesn't hold up a live app."""
-_NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 
 
 class Declarations:
@@ -122,14 +121,15 @@ class Declarations:
         lost_results: LostResults = _DEFAULTS.lost_results,
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
-        system: SystemDescriptor | SystemSpec | None = None,
+        system: SystemLike | None = None,
+        internal: SystemLike | None = None,
         snapshots: str | ObjectPlace | None = None,
         standby: int = _DEFAULTS.standby,
         peek: bool = _DEFAULTS.peek,
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
-            internal = None if system is None else internal_system(system, name)
+            outside, own = app_systems(system, internal, name)
             check_partitions(intermediate_partitions, "intermediate_partitions")
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
@@ -153,12 +153,12 @@ class Declarations:
                 lost_results=one_of("lost_results", lost_results, LostResults),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
-                internal=internal,
+                internal=own,
                 snapshots=snapshots_of(snapshots),
                 standby=standby,
                 peek=peek,
             )
-            self._draft = Draft(name, settings, here, self._preview)
+            self._draft = Draft(name, settings, outside, here, self._preview)
 
     @property
     def name(self) -> str:
@@ -179,8 +179,9 @@ class Declarations:
         event_time: str | None = None,
         lateness: Duration = "0s",
         idle_timeout: Duration | None = IDLE_TIMEOUT,
-        system: SystemDescriptor | SystemSpec | None = None,
+        system: SystemLike | None = None,
         physical: str | None = None,
+        format: RecordFormat | None = None,
         on_error: OnError = "fail",
         dead_letter: Output | None = None,
         start: Start = "oldest",
@@ -210,8 +211,10 @@ class Declarations:
             A partition that has received nothing for this long, by the clock, no longer holds windows back; its older
             messages may then be late. With None, it holds them back until it receives some.
         system, physical
-            The system of the stream, see ``hr.io``, and its name there. By default the app's embedded log, and
-            ``name``.
+            The system of the stream, see ``hr.io``, and its name there. By default that of the app, and ``name``. A
+            URL is a system, too: ``"kafka://host:9092"`` is ``hr.io.kafka(brokers="host:9092")``.
+        format
+            The format of its records, if it isn't that of the system: for ``hr.io.kafka`` and ``hr.io.kinesis``.
         on_error, dead_letter
             What happens to a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
             ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to the output ``dead_letter``, which no flow
@@ -234,7 +237,8 @@ class Declarations:
         Schema(key: Binary, value: Binary)
         """
         with Declaring("input") as here:
-            descriptor = system if isinstance(system, InputDescriptor) else None
+            described = self._draft.described(system, format)
+            descriptor = described if isinstance(described, InputDescriptor) else None
             columns = Schema.of(schema) if descriptor is None else descriptor.input_schema(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
@@ -252,8 +256,8 @@ class Declarations:
             if descriptor is not None:
                 timed = {time.column: columns.columns[time.column]} if time else {}
                 use = InputUse(self._draft.app, self._draft.settings.home, timed, start, bool(broadcast))
-                system = descriptor.input_system(name, use)
-            stream = self._stream(name, Role.SOURCE, system, physical, here)
+                described = descriptor.input_system(name, use)
+            stream = self._draft.stream(name, Role.SOURCE, described, physical, here)
             if create is not None and keeps_rows(stream.system):
                 raise DeclarationError(
                     f"create={create} is for streams of Headrace's own, and {name!r} is one of {stream.system.kind}",
@@ -280,14 +284,15 @@ class Declarations:
         name: str,
         *,
         partitions: int | None = None,
-        system: SystemDescriptor | SystemSpec | None = None,
+        system: SystemLike | None = None,
         physical: str | None = None,
+        format: RecordFormat | None = None,
         schema: SchemaLike | None = None,
     ) -> Output:
         """Declare a stream that the app writes, for ``send_to``, ``late_to`` and ``dead_letter``.
 
-        ``name``, ``system`` and ``physical`` are as for ``input``. By default the planner or the system decides on the
-        number of ``partitions``, and the columns (``schema``) are those of the first flow sent to it.
+        ``name``, ``system``, ``physical`` and ``format`` are as for ``input``. By default the planner or the system
+        decides on the number of ``partitions``, and the columns (``schema``) are those of the first flow sent to it.
 
         Examples
         --------
@@ -296,12 +301,10 @@ class Declarations:
         """
         with Declaring("output") as here:
             check_partitions(partitions)
-            if isinstance(system, OutputDescriptor):
-                system = system.output_system(name)
             columns = None if schema is None else Schema.of(schema)
-            spec = self._stream(name, Role.SINK, system, physical, here)
-            self._draft.streams[name] = replace(spec, partitions=partitions, schema=columns)
-            return Output(self._draft, name)
+            output = self._draft.output(name, here, system, format, physical)
+            self._draft.streams[name] = replace(output.spec, partitions=partitions, schema=columns)
+            return output
 
     def table(
         self,
@@ -441,17 +444,6 @@ class Declarations:
     def _preview(self, node: str, rows: int, sample: Sample) -> pl.DataFrame:
         """The first results of a step, from a run over a sample: see ``Stream.head``."""
         raise UsageError("these declarations can't be run", hint="declare streams on an hr.App")
-
-    def _stream(
-        self, name: str, role: Role, system: SystemDescriptor | SystemSpec | None, physical: str | None, here: Location
-    ) -> StreamSpec:
-        check_id("id", name)
-        place = name if physical is None else check_id("physical", physical)
-        home = self._draft.system(system, name)
-        stream = StreamId(home.name, place)
-        self._draft.check_free(stream)
-        self._draft.claim(_NAMES[role], name, here, name)
-        return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
 
     def _side_input(self, stream: object) -> StreamSpec:
         """The source behind a stream that may become a side input: an input that nothing else reads."""

@@ -97,7 +97,7 @@ class Declaring:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         place = at(self.location)
-        if isinstance(error, DeclarationError) and not error.message.endswith(place):
+        if isinstance(error, DeclarationError) and not error.message.endswith((place, f"at {self.location}")):
             error.message = f"{self._what}: {error.message}\n  {place}"
             error.args = (error.message,)
 
@@ -157,6 +157,26 @@ def as_expression(value: object, what: str) -> pl.Expr:
         f"{what} must be a column name or a Polars expression, not {type(value).__name__} {value!r:.80}",
         hint='write "url", pl.col("url") or pl.lit(value)',
     )
+
+
+def as_condition(value: object, schema: Schema, what: str) -> pl.Expr:
+    """The name of a Boolean column, a condition in SQL, or an expression as an expression."""
+    if not isinstance(value, str) or value in schema.columns:
+        return as_expression(value, what)
+    try:
+        expr = pl.sql_expr(value)
+        missing = [name for name in expr.meta.root_names() if name not in schema.columns]
+    except PolarsError as error:
+        raise DeclarationError(
+            f"{what} {value!r:.120} isn't a condition in SQL: {_first_line(error)}",
+            hint='write a condition such as "url = \'/cart\'" or "ms > 100 and url is not null", or pl.col(...)',
+        ) from None
+    if missing and f'"{missing[0]}"' in value:
+        raise DeclarationError(
+            f"{what} {value!r:.120}: there is no column {missing[0]!r}",
+            hint=f"in SQL, a text stands in single quotes: '{missing[0]}'",
+        )
+    return expr
 
 
 def named_expression(name: str, value: object) -> pl.Expr:
@@ -253,6 +273,8 @@ def _check_row_wise(expr: pl.Expr) -> None:
 def _is_row_wise(part: pl.Expr) -> bool:
     try:
         scalar = part.meta.is_scalar() and part.meta.is_row_separable()
+        if part.meta.is_literal() and not scalar:
+            return pl.select(part).height == 1  # the list of SQL's IN: it stands beside each row
         return scalar or (part.meta.is_row_separable() and part.meta.is_length_preserving())
     except PolarsError:
         # Judging selectors and struct or list functions would need a schema; their kind is enough.

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import polars as pl
 
-from headrace.api.checks import Declaring, as_expression, check_predicate, key_columns, key_parts
+from headrace.api.checks import Declaring, as_condition, check_predicate, key_columns, key_parts
 from headrace.api.flow import MappedFlow
 from headrace.api.operators.steps import Sampler, SomeKeys, SomeMessages
 from headrace.core.errors import DeclarationError
@@ -32,7 +32,7 @@ def _first_matches(
     found: dict[str, pl.Expr] = {}
     free = pl.lit(value=True)
     for name, predicate in branches.items():
-        expr = as_expression(predicate, f"the predicate of {name!r}")
+        expr = as_condition(predicate, schema, f"the predicate of {name!r}")
         check_predicate(schema, expr)
         true = expr.fill_null(value=False)
         found[name] = free & true if found else true

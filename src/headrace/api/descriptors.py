@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
 
 from typing_extensions import override
 
@@ -19,6 +20,7 @@ from headrace.api.checks import Declaring, SchemaLike, key_names, one_of
 from headrace.core.clock import Duration, moment_ms, parse_moment, to_ms
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.ids import MAX_PARTITIONS, check_id
+from headrace.core.plug_ins import loaded, plug_in
 from headrace.core.secrets import SecretPlace, SecretUrl, check_no_credentials
 from headrace.rows.casting import CastSafety, cast_safety
 from headrace.rows.dtypes import Columns, columns_to_json, written
@@ -66,6 +68,8 @@ def secret_file(path: str | os.PathLike[str]) -> SecretPlace:
 
 
 Start = Literal["oldest", "upcoming"]
+FormatName = Literal["json", "text", "bytes", "changelog", "debezium"]
+RecordFormat = FormatName | FormatSpec
 NewColumns = Literal["refuse", "add"]
 
 
@@ -126,6 +130,73 @@ class OutputDescriptor(SystemDescriptor, Protocol):
         """The output's system. Raises ``DeclarationError`` for arguments that only inputs have."""
 
 
+@runtime_checkable
+class RecordDescriptor(SystemDescriptor, Protocol):
+    """A descriptor of streams whose records have a format."""
+
+    def in_format(self, format: FormatSpec) -> Self:
+        """The same with another format."""
+
+
+SystemLike = SystemDescriptor | SystemSpec | str
+"""A system as users name it: the result of a function of ``hr.io``, or a URL such as ``"kafka://localhost:9092"``."""
+
+
+def named_system(system: SystemLike) -> SystemDescriptor | SystemSpec:
+    """The system that ``system=`` means. A URL is a function of ``hr.io`` and its one required argument."""
+    if isinstance(system, SystemSpec) or callable(getattr(system, "system", None)):
+        return cast("SystemDescriptor | SystemSpec", system)
+    hint = 'write hr.io.kafka(brokers="host:9092") or, shorter, "kafka://host:9092"; see hr.io for others'
+    if not isinstance(system, str):
+        raise DeclarationError(f"system= takes a system, not {type(system).__name__}", hint=hint)
+    kind, slashes, place = system.partition("://")
+    name = kind.replace("-", "_")
+    own: dict[str, Callable[..., object]] = {"files": files, "log": log}
+    maker = own.get(name)
+    if maker is None and slashes and (point := plug_in("headrace.io", name)) is not None:
+        maker = cast("Callable[..., object]", loaded(point))
+    if maker is None or not place:
+        raise DeclarationError(f"system={kind + slashes!r} isn't the URL of a system", hint=hint)
+    if "@" in place:
+        hint = f"write hr.io.{name}(...) with hr.secret_env(...)"
+        raise DeclarationError(f"the URL {kind}://... has an '@' in it, as if it contained credentials", hint=hint)
+    required = [one.name for one in signature(maker).parameters.values() if one.default is one.empty]
+    made = maker(**{required[0]: place}) if len(required) == 1 else None
+    if not isinstance(made, SystemSpec) and not callable(getattr(made, "system", None)):
+        raise DeclarationError(f"hr.io.{name} has no URLs", hint=f"write system=hr.io.{name}(...)")
+    return cast("SystemDescriptor | SystemSpec", made)
+
+
+def in_format(system: SystemDescriptor | SystemSpec, format: object) -> SystemDescriptor | SystemSpec:
+    """The system with the format that ``format=`` of an input or output means, if there is one."""
+    if format is None:
+        return system
+    if not isinstance(system, RecordDescriptor):
+        raise DeclarationError(
+            "format= is for records of a broker, such as those of hr.io.kafka", hint="leave it out, or name the system"
+        )
+    return system.in_format(format_of(format))
+
+
+def app_systems(
+    system: SystemLike | None, internal: SystemLike | None, app: str
+) -> tuple[SystemDescriptor | SystemSpec | None, SystemSpec | None]:
+    """The system of inputs and outputs that name none, and that of the app's own streams; None: the other's."""
+    given = None if system is None else named_system(system)
+    own = None if internal is None else internal_system(named_system(internal), app)
+    if given is None:
+        return None, own
+    spec, other = (given if isinstance(given, SystemSpec) else given.system(one) for one in (app, f"{app}-2"))
+    if not keeps_rows(spec):
+        return spec, own or spec
+    if spec.name != other.name and spec.options == other.options:
+        raise DeclarationError(
+            f"the system of an app is for many streams, and this {type(given).__name__} is a place for one",
+            hint='name no stream in it, as in hr.io.kafka(brokers="host:9092"), or give it to one input or output',
+        )
+    return given, own
+
+
 def internal_system(system: object, app: str) -> SystemSpec:
     """The record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
     if isinstance(system, SystemSpec):
@@ -141,7 +212,7 @@ def internal_system(system: object, app: str) -> SystemSpec:
     return spec
 
 
-_INTERNAL = 'write system=hr.io.kafka_log("host:9092"), or leave it out: then it is the embedded log under home'
+_INTERNAL = 'write hr.io.kafka_log("host:9092"), or leave it out: then it is the embedded log under home'
 
 
 # -- descriptors -------------------------------------------------------------------------------------
@@ -502,7 +573,6 @@ def _declared(stream: str, format: FormatSpec, about: Columns, schema: SchemaLik
 
 
 # -- record formats ----------------------------------------------------------------------------------
-FormatName = Literal["json", "text", "bytes"]
 
 
 def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:
@@ -546,7 +616,8 @@ def format_of(format: object) -> FormatSpec:
         raise DeclarationError(f"format={format!r} is not a format of records", hint='write format="json"')
     if format == "avro":
         raise DeclarationError("Avro needs a schema to read with", hint="write format=hr.io.avro(schema)")
-    return FormatSpec(one_of("format", format, FormatName))
+    name = one_of("format", format, FormatName)
+    return FormatSpec(name, settings=around("json", "deleted") if name in ("changelog", "debezium") else {})
 
 
 def object_store(

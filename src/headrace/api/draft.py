@@ -26,7 +26,7 @@ from headrace.api.checks import (
     schema_difference,
     unknown_column,
 )
-from headrace.api.descriptors import Sql, SystemDescriptor
+from headrace.api.descriptors import OutputDescriptor, Sql, SystemDescriptor, SystemLike, in_format, named_system
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.steps import (
     FAILED,
@@ -56,13 +56,21 @@ Preview = Callable[[str, int, Sample], pl.DataFrame]
 class Draft:
     """A graph under construction; each app has one."""
 
-    def __init__(self, app: str, settings: Settings, location: Location, preview: Preview) -> None:
+    def __init__(
+        self,
+        app: str,
+        settings: Settings,
+        outside: SystemDescriptor | SystemSpec | None,
+        location: Location,
+        preview: Preview,
+    ) -> None:
         self.app, self.settings, self.location, self.preview = app, settings, location, preview
         self.nodes: dict[str, Node] = {}
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
         self.windows_without_aggregates: dict[str, Location] = {}
         self.default_system = settings.internal_system()
+        self._outside = outside or self.default_system
         self._systems: dict[str, SystemSpec] = {self.default_system.name: self.default_system}
         self._claims: dict[str, tuple[str, Location]] = {}
         self._numbers: Counter[str] = Counter()
@@ -132,15 +140,49 @@ class Draft:
                     hint="use that handle again, or name another stream with physical=",
                 )
 
-    def system(self, descriptor: SystemDescriptor | SystemSpec | None, stream_id: str) -> SystemSpec:
+    def described(self, system: SystemLike | None, format: object) -> SystemDescriptor | SystemSpec:
+        """What an input or output says of its system; without one, it is in the app's."""
+        return in_format(self._outside if system is None else named_system(system), format)
+
+    def stream(
+        self, name: str, role: Role, system: SystemDescriptor | SystemSpec, physical: str | None, here: Location
+    ) -> StreamSpec:
+        """Claim the name of an input or output."""
+        check_id("id", name)
+        place = name if physical is None else check_id("physical", physical)
+        home = self.system(system, name)
+        stream = StreamId(home.name, place)
+        self.check_free(stream)
+        self.claim("an input" if role is Role.SOURCE else "an output", name, here, name)
+        return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
+
+    def output(
+        self,
+        name: str,
+        here: Location,
+        system: SystemLike | None = None,
+        format: object = None,
+        physical: str | None = None,
+    ) -> Output:
+        """Declare an output."""
+        described = self.described(system, format)
+        if isinstance(described, OutputDescriptor):
+            described = described.output_system(name)
+        self.streams[name] = self.stream(name, Role.SINK, described, physical, here)
+        return Output(self, name)
+
+    def output_called(self, name: str, here: Location) -> Output:
+        """The output of this name; declared here if it isn't yet."""
+        if name not in self._claims:
+            return self.output(name, here)
+        what, location = self._claims[name]
+        if what != "an output":
+            hint = f"pass the table itself: send_to({name})" if what == "a table" else "give the output another name"
+            raise DeclarationError(f"{name!r} is the name of {what} (at {location}), not of an output", hint=hint)
+        return Output(self, name)
+
+    def system(self, descriptor: SystemDescriptor | SystemSpec, stream_id: str) -> SystemSpec:
         """The system that a descriptor means for a stream. In an app, a name always means the same system."""
-        if descriptor is None:
-            return self.default_system
-        if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
-            raise DeclarationError(
-                f"system= takes a system, not {type(descriptor).__name__}",
-                hint='write system=hr.io.files("data/*.parquet"), hr.io.log("/data/shared") or hr.io.memory()',
-            )
         spec = descriptor if isinstance(descriptor, SystemSpec) else descriptor.system(stream_id)
         known = self._systems.setdefault(spec.name, spec)
         if known != spec:
@@ -417,12 +459,11 @@ class Table:
 
 def check_target(target: object) -> None:
     """Raise unless a flow can end in ``target``."""
-    if isinstance(target, Output | Table):
-        return
-    hint = 'results go to app.output("...") or app.table("...", key=...)'
-    if isinstance(target, str):
-        hint = f"write send_to(app.output({target!r}))"
-    raise DeclarationError(f"a flow can't be sent to {type(target).__name__} {target!s:.80}", hint=hint)
+    if not isinstance(target, Output | Table):
+        raise DeclarationError(
+            f"a flow can't be sent to {type(target).__name__} {target!s:.80}",
+            hint='results go to an output, send_to("per-minute"), or to a table of app.table("...", key=...)',
+        )
 
 
 def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:

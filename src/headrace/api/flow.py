@@ -14,6 +14,7 @@ from headrace.api.checks import (
     Declaring,
     Location,
     SchemaLike,
+    as_condition,
     as_expression,
     check_columns,
     check_function,
@@ -112,7 +113,9 @@ class Flow:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
         return f"Stream({self.node!r}: {describe(self._schema)}{time})"
 
-    def _send(self, target: Output | Table, key: str | Sequence[str] | None, here: Location) -> None:
+    def _send(self, target: Output | Table | str, key: str | Sequence[str] | None, here: Location) -> None:
+        if isinstance(target, str):
+            target = self.draft.output_called(target, here)
         check_target(target)
         self._check_owner(target.draft, target.id)
         keys = target_keys(target, key, self._schema)
@@ -282,14 +285,16 @@ class MappedFlow(Flow):
     ) -> Self:
         """Keep the messages for which ``predicate`` is true. A null is not true.
 
-        It is a Polars expression, the name of a Boolean column, or a function that is called once a row. The function
-        gets a dict, or an instance of the dataclass that the schema was made from, and returns True or False. If it
-        raises, or its result doesn't fit, ``on_error`` ``"fail"`` stops the app, ``"skip"`` drops the row and counts
-        it, ``"dead_letter"`` sends it with the error to the output ``dead_letter``, which no flow may write.
+        It is a Polars expression, the name of a Boolean column, another text, which is a condition in SQL, or a
+        function that is called once a row. The function gets a dict, or an instance of the dataclass that the schema
+        was made from, and returns True or False. If it raises, or its result doesn't fit, ``on_error`` ``"fail"`` stops
+        the app, ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to the output
+        ``dead_letter``, which no flow may write.
 
         Examples
         --------
         >>> slow = views.filter(pl.col("ms") > 100)
+        >>> slow_carts = views.filter("url = '/cart' and ms > 100")
         >>> odd = views.filter(lambda row: row["ms"] % 2 == 1)
         """
         with Declaring("filter") as here:
@@ -299,7 +304,7 @@ class MappedFlow(Flow):
                 return self._fallible("filter", step, here, self._schema, self._time, dead_letter)
             if on_error != "fail" or dead_letter is not None:
                 raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate isn't one")
-            expr = as_expression(predicate, "the predicate")
+            expr = as_condition(predicate, self._schema, "the predicate")
             check_predicate(self._schema, expr)
             return self._then("filter", Filter(expr), here, self._schema, self._time)
 

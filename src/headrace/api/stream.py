@@ -371,14 +371,17 @@ class Stream(Composed):
             )
         return own
 
-    def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
-        """Write to a ``target`` of ``app.output`` or ``app.table``. The first flow sent to a target sets its columns.
+    def send_to(self, target: Output | Table | str, key: str | Sequence[str] | None = None) -> None:
+        """Write to a ``target``: an output or a table. The first flow sent to a target sets its columns.
 
-        In an output, the columns ``key`` choose the partition of a message; by default it has the number of the task.
+        A text names an output. Unless the app has an output of this name already, it is declared here, as by
+        ``app.output(name)``. In an output, the columns ``key`` choose the partition of a message; by default it has the
+        number of the task.
 
         Examples
         --------
-        >>> views.send_to(app.output("all-views"), key="member")
+        >>> views.filter("ms > 1000").send_to("slow-views")
+        >>> views.send_to(app.output("all-views", partitions=4), key="member")
         """
         with Declaring("send_to") as here:
             self._send(target, key, here)

@@ -47,10 +47,31 @@ def test_a_sink_takes_batches(app: hr.App, views: hr.Stream) -> None:
     assert operator.function == seen.append
 
 
+def test_a_name_declares_an_output_once(app: hr.App, views: hr.Stream) -> None:
+    views.select("url").send_to("urls")
+    views.filter("ms > 5").select("url").send_to("urls")
+    app.output("members", partitions=3)
+    views.select("member").send_to("members", key="member")
+    graph = app.graph()
+    assert [node.operator for node in graph.nodes.values() if isinstance(node.operator, SendTo)] == [
+        SendTo("urls"),
+        SendTo("urls"),
+        SendTo("members", ("member",)),
+    ]
+    urls, members = graph.streams["urls"], graph.streams["members"]
+    assert (urls.role, str(urls.stream), urls.partitions) == (Role.SINK, "log.urls", None)
+    assert urls.location.file == __file__
+    assert members.partitions == 3
+
+
 Step = Callable[[hr.App, hr.Stream], object]
 WRONG: list[tuple[Step, str]] = [
     (lambda a, s: s.send_to(s), r"a flow can't be sent to Stream Stream\('input-views'"),  # type: ignore[arg-type]
-    (lambda a, s: s.send_to("out"), "a flow can't be sent to str out"),  # type: ignore[arg-type]
+    (lambda a, s: s.send_to(5), "a flow can't be sent to int 5"),  # type: ignore[arg-type]
+    (lambda a, s: s.send_to("views"), r"'views' is the name of an input \(at .*\), not of an output"),
+    (lambda a, s: (a.table("t", key="url"), s.send_to("t")), "'t' is the name of a table"),
+    (lambda a, s: s.partition_by("url").send_to("by-url"), "'by-url' is the name of partition_by"),
+    (lambda a, s: s.send_to("no name"), "'no name' is not a valid id"),
     (lambda a, s: s.send_to(a.output("o"), key="nope"), "there is no column 'nope'"),
     (lambda a, s: s.send_to(a.output("o", schema={"url": pl.Int64})), "doesn't fit 'o'"),
     (lambda a, s: s.send_to(a.table("t", key="nope")), "there is no column 'nope'"),

@@ -50,6 +50,9 @@ class Kafka:
     def _named(self, stream_id: str) -> TopicOptions:
         return self.options if self.options.topic else replace(self.options, topic=_topic(stream_id))
 
+    def in_format(self, format: FormatSpec) -> Kafka:
+        return Kafka(replace(self.options, format=format))
+
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         columns = self.options.record_columns
         about = {name: RECORD_COLUMNS[what] for name, what in columns.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -67,6 +67,9 @@ class Kinesis(Access):
         if isinstance(self.proxy, SecretPlace):
             options["proxy"] = self.proxy.options()
         return self._spec(stream_id, options)
+
+    def in_format(self, format: FormatSpec) -> Kinesis:
+        return replace(self, format=format)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         about = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}

@@ -82,7 +82,7 @@ def test_an_app_keeps_what_is_its_own_in_the_log_that_it_names() -> None:
     assert hr.App("views", home="/h").settings.internal_system().options["root"] == "/h/streams"
 
 
-@pytest.mark.parametrize("wrong", [hr.io.files("x.csv"), "kafka"])
+@pytest.mark.parametrize("wrong", [hr.io.files("x.csv"), "kafka://host:9092", 7])
 def test_an_app_keeps_frames_in_a_record_system_only(wrong: Any) -> None:
     with pytest.raises(DeclarationError, match=r"keeps rows|takes a system"):
-        hr.App("views", system=wrong)
+        hr.App("views", internal=wrong)
