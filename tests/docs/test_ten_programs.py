@@ -26,14 +26,15 @@ def lines(code: str) -> int:
 
 
 def names(code: str) -> int:
+    """How many names of libraries the code uses; a package counts once, however it is imported."""
     found = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.Import):
             found |= {one.name for one in node.names if one.name in LIBRARIES}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES:
-            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and (package := (node.module or "").split(".")[0]) in LIBRARIES:
+            found |= {package, *(one.name for one in node.names)}
     return len(found - NOT_OF_LIBRARIES)
 
 
@@ -52,20 +53,27 @@ def test_the_table_counts_what_is_on_the_page() -> None:
     assert shown == table()
 
 
-def test_headrace_is_the_shortest_or_as_short_as_quix_with_what_is_shared() -> None:
+def test_headrace_is_the_shortest_with_what_is_shared() -> None:
     head, *sections = PAGE.split("\n## ")
     shared = [lines(code) for code in programs(head)]
     for section in sections[:10]:
         ours, *others = (lines(code) + more for code, more in zip(programs(section), shared, strict=True))
-        assert ours <= min(others), section.partition("\n")[0]
+        assert ours < min(others), section.partition("\n")[0]
+
+
+def test_headrace_needs_the_fewest_names_with_what_is_shared() -> None:
+    head, *sections = PAGE.split("\n## ")
+    shared = programs(head)
+    for section in sections[:10]:
+        ours, *others = (names(f"{both}\n{code}") for both, code in zip(shared, programs(section), strict=True))
+        assert ours < min(others), section.partition("\n")[0]
 
 
 def test_where_others_are_shorter_is_said() -> None:
     _, *sections = PAGE.split("\n## ")
     ten = [programs(section) for section in sections[:10]]
-    assert sum(lines(spark) < lines(ours) for ours, _, spark in ten) == 6
-    assert sum(names(quix) < names(ours) for ours, quix, _ in ten) == 7
-    assert sum(names(quix) == names(ours) for ours, quix, _ in ten) == 2
+    assert sum(lines(spark) < lines(ours) for ours, _, spark in ten) == 2
+    assert sum(names(spark) < names(ours) for ours, _, spark in ten) == 4
 
 
 def test_the_page_has_ten_programs_and_says_what_was_checked() -> None:
