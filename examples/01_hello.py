@@ -10,17 +10,15 @@ It prints::
 
 from tempfile import TemporaryDirectory
 
-import polars as pl
-
 import headrace as hr
 
-SCHEMA = {"path": pl.String, "ms": pl.Int64}
+SCHEMA = {"path": str, "ms": int}
 
 
 def declare(home: str) -> hr.App:
     app = hr.App("hello", home=home)
     requests = app.input("requests", SCHEMA)
-    requests.filter(pl.col("ms") > 1000).send_to(app.output("slow"))
+    requests.filter("ms > 1000").send_to("slow")
     return app
 
 

@@ -47,7 +47,7 @@ with TemporaryDirectory() as home:
 
     app = hr.App("words", home=home)
     lines = app.input("lines", Line)
-    lines.flat_map(words).map(lower).filter(lambda word: word.word != "are").send_to(app.output("words"))
+    lines.flat_map(words).map(lower).filter(lambda word: word.word != "are").send_to("words")
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("words", home=home).to_dicts():

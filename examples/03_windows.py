@@ -34,7 +34,7 @@ with TemporaryDirectory() as home:
     app = hr.App("windows", home=home)
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
     windows = views.window(hr.tumbling("10s"), key="member", id="per-10s")
-    windows.agg(views=pl.len(), longest=pl.col("ms").max()).send_to(app.output("views-per-member"))
+    windows.agg(views=pl.len(), longest=pl.col("ms").max()).send_to("views-per-member")
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("views-per-member", home=home).sort("window_start", "member").to_dicts():

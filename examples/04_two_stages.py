@@ -31,7 +31,7 @@ with TemporaryDirectory() as home:
     app = hr.App("two-stages", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
     counts = views.partition_by("member", partitions=2).window(hr.tumbling("1m")).agg(views=pl.len())
-    counts.send_to(app.output("views-per-member"))
+    counts.send_to("views-per-member")
 
     print("stages:", ", ".join(stage.name for stage in app.plan().stages))
     app.run(local=True, progress=False)

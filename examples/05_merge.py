@@ -38,7 +38,7 @@ with TemporaryDirectory() as home:
         web.merge(phone)
         .window(hr.tumbling("1s"), key="device", id="per-second")
         .agg(views=pl.len())
-        .send_to(app.output("views-per-device"))
+        .send_to("views-per-device")
     )
     app.run(local=True, progress=False)
 

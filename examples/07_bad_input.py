@@ -23,9 +23,9 @@ SCHEMA = {"room": pl.String, "celsius": pl.Int64}
 
 def run(policy: str, home: str) -> list[int]:
     app = hr.App(f"rooms-{policy}", home=home)
-    letters = app.output("unreadable") if policy == "dead_letter" else None
+    letters = "unreadable" if policy == "dead_letter" else None
     rooms = app.input("temperatures", SCHEMA, on_error=policy, dead_letter=letters)
-    rooms.send_to(app.output(f"measured-{policy}"))
+    rooms.send_to(f"measured-{policy}")
     app.run(local=True, progress=False)
     return hr.streams.read_stream(f"measured-{policy}", home=home)["celsius"].to_list()
 

@@ -27,7 +27,7 @@ def declare(home: str) -> hr.App:
     app = hr.App("split", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
     counts = views.partition_by("member").window(hr.tumbling("1m")).agg(views=pl.len())
-    counts.send_to(app.output("views-per-member"))
+    counts.send_to("views-per-member")
     return app
 
 

@@ -28,7 +28,7 @@ def declare() -> hr.App:
         on_error="skip",
     )
     counts = views.partition_by("member").window(hr.tumbling("10s")).agg(views=pl.len())
-    counts.send_to(app.output("counts"))
+    counts.send_to("counts")
     return app
 
 

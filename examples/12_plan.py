@@ -27,7 +27,7 @@ def declare(home: str, source: str) -> hr.App:
         .partition_by("member")
         .window(hr.tumbling("1d"))
         .agg(pl.col("euros").sum())
-        .send_to(app.output("totals"))
+        .send_to("totals")
     )
     return app
 

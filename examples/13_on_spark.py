@@ -24,12 +24,7 @@ BATCHES, ROWS = 20, 1_000
 def declare(home: str) -> hr.App:
     app = hr.App("on-spark", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
-    (
-        views.partition_by("member")
-        .window(hr.tumbling("10s"))
-        .agg(views=pl.len())
-        .send_to(app.output("views-per-member"))
-    )
+    (views.partition_by("member").window(hr.tumbling("10s")).agg(views=pl.len()).send_to("views-per-member"))
     return app
 
 

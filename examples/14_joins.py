@@ -38,7 +38,7 @@ with TemporaryDirectory() as home:
     app = hr.App("view-to-order", home=home)
     views = app.input("views", VIEWS, event_time="ts").partition_by("member", id="views-by-member")
     orders = app.input("orders", ORDERS, event_time="at").partition_by("member", id="orders-by-member")
-    views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders").send_to(app.output("bought"))
+    views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders").send_to("bought")
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("bought", home=home).sort("member").to_dicts():

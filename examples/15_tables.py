@@ -32,7 +32,7 @@ with TemporaryDirectory() as home:
 
     app = hr.App("located-views", home=home)
     members = app.table("members-now", key="member", side_inputs=app.input("members", MEMBERS))
-    app.input("views", VIEWS).join(members, how="left").send_to(app.output("located"))
+    app.input("views", VIEWS).join(members, how="left").send_to("located")
     app.run(local=True, progress=False)  # it ends with the views, though the members haven't ended
 
     for row in hr.streams.read_stream("located", home=home).sort("member").to_dicts():

@@ -48,11 +48,11 @@ with TemporaryDirectory() as home:
     app = hr.App("clean-orders", home=home)
     orders = app.input("orders", ORDERS, event_time="at", lateness="1m")
     once = orders.partition_by("order").deduplicate(within="1h")
-    parts = once.split({"large": pl.col("euros") > 500}, others="small")
+    parts = once.split({"large": "euros > 500"}, others="small")
     for name, part in parts.items():
-        part.send_to(app.output(name))
-    parts["small"].pipe(without_tax, 25).send_to(app.output("net"))
-    once.sample(0.1, key="member", seed=7).send_to(app.output("for-a-test"))
+        part.send_to(name)
+    parts["small"].pipe(without_tax, 25).send_to("net")
+    once.sample(0.1, key="member", seed=7).send_to("for-a-test")
     app.run(local=True, progress=False)
 
     large, small = (hr.streams.read_stream(name, home=home).select("order", "euros").sort("order") for name in parts)

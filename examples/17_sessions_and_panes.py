@@ -34,7 +34,7 @@ def visits() -> hr.App:
     app = hr.App("visits")
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
     sessions = views.window(hr.session("10s"), key="member", id="visits")
-    sessions.agg(pages=pl.len(), first=hr.aggregates.first("url")).send_to(app.output("out"))
+    sessions.agg(pages=pl.len(), first=hr.aggregates.first("url")).send_to("out")
     return app
 
 
@@ -47,8 +47,8 @@ def per_minute() -> hr.App:
         id="per-minute",
         early=hr.triggers.after(2),
         allowed_lateness="30s",
-        late_to=app.output("too-late"),
-    ).agg(views=pl.len()).send_to(app.output("out"))
+        late_to="too-late",
+    ).agg(views=pl.len()).send_to("out")
     return app
 
 

@@ -45,7 +45,7 @@ with TemporaryDirectory() as home:
         requests=pl.len(),
         slowest=hr.aggregates.top_k("url", 2, by="ms"),
         errors=hr.aggregates.fold(0, errors_in_a_row, dtype=pl.Int64),
-    ).send_to(app.output("looked-at"))
+    ).send_to("looked-at")
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("looked-at", home=home).to_dicts():

@@ -56,8 +56,8 @@ views.map_async(
     timeout="2s",
     retry=hr.calls.retry(attempts=3, first="10ms"),
     on_error="dead_letter",
-    dead_letter=app.output("failed"),
-).send_to(app.output("located"))
+    dead_letter="failed",
+).send_to("located")
 
 with app.test() as t:
     t.feed("views", [{"member": member, "url": url} for member, url in VIEWS])

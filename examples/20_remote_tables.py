@@ -50,7 +50,7 @@ visits = app.table(
     remote=hr.tables.sql_table(url, "visits"),
 )
 views = app.input("views", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
-views.join(members, how="left").send_to(app.output("located"))
+views.join(members, how="left").send_to("located")
 (views.partition_by("member").window(hr.tumbling("1d")).agg(visits=pl.len()).select("member", "visits").send_to(visits))
 
 

@@ -64,7 +64,7 @@ def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = Fa
         outputs={"abandoned": {"member": pl.String, "items": pl.Int64, "euros": pl.Float64, "ts": pl.Datetime("ms")}},
         id="abandoned-carts",
     )
-    flows["abandoned"].send_to(app.output("abandoned"))
+    flows["abandoned"].send_to("abandoned")
     app.run(local=True, progress=False)
 
     left = hr.streams.read_stream("abandoned", home=home).sort("ts").to_dicts()

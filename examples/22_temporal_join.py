@@ -50,12 +50,10 @@ with TemporaryDirectory() as home:
     then = app.table("prices-then", key="article", schema=PRICES, versions="1h", deleted=pl.col("euros").is_null())
     prices.send_to(then)
     orders = app.input("orders", ORDERS, event_time="ts", lateness="10s")
-    orders.join(then, how="left", id="price-then").send_to(app.output("priced"))
+    orders.join(then, how="left", id="price-then").send_to("priced")
 
-    offers = prices.filter(pl.col("euros") < 20).select("article", "euros")
-    app.input("questions", QUESTIONS).join_latest(offers, "article", ttl="1h", id="asked-for").send_to(
-        app.output("told")
-    )
+    offers = prices.filter("euros < 20").select("article", "euros")
+    app.input("questions", QUESTIONS).join_latest(offers, "article", ttl="1h", id="asked-for").send_to("told")
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("priced", home=home).sort("order").to_dicts():

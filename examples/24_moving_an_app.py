@@ -35,7 +35,7 @@ VIEWS = {"member": pl.String, "page": pl.String}
 def declare(home: str) -> hr.App:
     app = hr.App("page-views", home=home, checkpoint_interval="100ms")
     views = app.input("views", VIEWS)
-    views.send_to(app.output("seen"))
+    views.send_to("seen")
     views.partition_by("member", id="by-member").send_to(app.table("last-page", key="member", schema=VIEWS))
     return app
 

@@ -55,7 +55,7 @@ def declare(home: str) -> hr.App:
     app = hr.App("orders", home=home, checkpoint_interval="100ms")
     source = hr.io.kinesis("orders", slots=2, **PLACE)
     orders = app.input("orders", ORDERS, event_time="ts", idle_timeout="1s", system=source)
-    orders.send_to(app.output("seen"))
+    orders.send_to("seen")
     totals = orders.partition_by("member").window(hr.tumbling("1m"))
     minute = pl.col("window_start").dt.strftime("%H:%M").alias("minute")
     target = hr.io.kinesis("totals", key="member", **PLACE)

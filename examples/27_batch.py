@@ -31,7 +31,7 @@ def page_views(files: str, home: str) -> hr.App:
         .partition_by("member", partitions=2)
         .window(hr.tumbling("1m"))
         .agg(views=hr.count())
-        .send_to(app.output("views-per-member"))
+        .send_to("views-per-member")
     )
     return app
 

@@ -39,9 +39,8 @@ def declare(home: str, end: dict[int, int]) -> hr.App:
     orders = app.input("orders", {"euros": pl.Float64}, system=source, event_time="at", lateness="1m")
     totals = orders.partition_by("member").window(hr.tumbling("1m"))
     minute = pl.col("window_start").dt.strftime("%H:%M").alias("minute")
-    totals.agg(orders=hr.count(), euros=hr.sum("euros")).select("member", minute, "orders", "euros").send_to(
-        app.output("totals")
-    )
+    per_minute = totals.agg(orders=hr.count(), euros=hr.sum("euros"))
+    per_minute.select("member", minute, "orders", "euros").send_to("totals")
     return app
 
 

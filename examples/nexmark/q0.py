@@ -26,7 +26,7 @@ bids = app.input(
     },
     system=hr.io.files(DATA / "bids-*.parquet"),
 )
-bids.send_to(app.output("q0"))
+bids.send_to("q0")
 
 if __name__ == "__main__":
     app.run()

@@ -18,7 +18,7 @@ bids = app.input(
     {"auction": pl.Int64, "bidder": pl.Int64, "price": pl.Int64, "ts": pl.Int64, "extra": pl.String},
     system=hr.io.files(DATA / "bids-*.parquet"),
 )
-bids.with_columns(price=pl.col("price") * 0.908).send_to(app.output("q1"))
+bids.with_columns(price=pl.col("price") * 0.908).send_to("q1")
 
 if __name__ == "__main__":
     app.run()

@@ -24,7 +24,7 @@ bids = app.input(
     bids.partition_by("bidder", id="by-bidder")
     .window(hr.session("10s"), key="bidder", id="sessions")
     .agg(bids=pl.len())
-    .send_to(app.output("q11"))
+    .send_to("q11")
 )
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ DATA = Path(os.environ.get("NEXMARK_DATA", "nexmark-data"))
 
 app = hr.App("nexmark-q2")
 bids = app.input("bids", {"auction": pl.Int64, "price": pl.Int64}, system=hr.io.files(DATA / "bids-*.parquet"))
-bids.filter(pl.col("auction") % 123 == 0).send_to(app.output("q2"))
+bids.filter(pl.col("auction") % 123 == 0).send_to("q2")
 
 if __name__ == "__main__":
     app.run()

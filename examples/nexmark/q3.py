@@ -36,7 +36,7 @@ items = auctions.filter(pl.col("category") == 10).select("seller", "ts", auction
     items.partition_by("seller", id="items-by-seller")
     .join(local.partition_by("seller", id="persons-by-id"), on="seller", within=("-1d", "0s"), id="items-of-locals")
     .select("name", "city", "state", "auction")
-    .send_to(app.output("q3"))
+    .send_to("q3")
 )
 
 if __name__ == "__main__":

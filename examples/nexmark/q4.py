@@ -47,7 +47,7 @@ winning = (
     winning.partition_by("category", id="by-category")
     .window(hr.windows.global_(), key="category", early=hr.triggers.every("10s"), id="so-far")
     .agg(auctions=pl.len(), average=pl.col("price").mean())
-    .send_to(app.output("q4"))
+    .send_to("q4")
 )
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ winning = (
 (
     winning.window(hr.windows.count(10, every=1), key="seller", id="last-ten")
     .agg(auction=hr.aggregates.last("auction"), average=pl.col("price").mean())
-    .send_to(app.output("q6"))
+    .send_to("q6")
 )
 
 if __name__ == "__main__":

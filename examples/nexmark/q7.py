@@ -27,7 +27,7 @@ highest_then_first = pl.col("price") * 10_000 - pl.col("ts") % 10_000
     .window(hr.tumbling("10s"), key="all", id="highest")
     .agg(bid=hr.aggregates.top_k(pl.struct("auction", "bidder", "price", "ts"), 1, by=highest_then_first))
     .select("window_end", pl.col("bid").list.first().struct.unnest())
-    .send_to(app.output("q7"))
+    .send_to("q7")
 )
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ sellers = (
 (
     registered.join(sellers, on=["id", "window_start"], within="0s", id="new-sellers")
     .select("id", "name", "window_start", "auctions")
-    .send_to(app.output("q8"))
+    .send_to("q8")
 )
 
 if __name__ == "__main__":

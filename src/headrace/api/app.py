@@ -183,7 +183,7 @@ class Declarations:
         physical: str | None = None,
         format: RecordFormat | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
         start: Start = "oldest",
         broadcast: bool = False,
         create: int | None = None,
@@ -217,8 +217,8 @@ class Declarations:
             The format of its records, if it isn't that of the system: for ``hr.io.kafka`` and ``hr.io.kinesis``.
         on_error, dead_letter
             What happens to a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
-            ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to the output ``dead_letter``, which no flow
-            may write.
+            ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to the output ``dead_letter``, or of this
+            name, which no flow may write.
         start
             Where the first run begins: with the ``"oldest"`` message, or with those that arrive from then on
             (``"upcoming"``).
@@ -232,7 +232,7 @@ class Declarations:
         >>> clicks = app.input("clicks", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
         >>> by_member = app.input("clicks-by-member", {"member": pl.String}, key="member")
         >>> old = app.input("old-clicks", {"member": pl.String}, system=hr.io.files("clicks/*.parquet"))
-        >>> raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
+        >>> raw = app.input("raw", on_error="dead_letter", dead_letter="unreadable")
         >>> raw.schema
         Schema(key: Binary, value: Binary)
         """
@@ -247,9 +247,7 @@ class Declarations:
             if event_time is None and (lateness_ms or idle_ms):
                 given = "lateness" if lateness_ms else "idle_timeout"
                 raise DeclarationError(f"{given}= needs an event time", hint="name it: event_time=")
-            letters = dead_letter_id(on_error, dead_letter, "unreadable messages")
-            if dead_letter is not None and dead_letter.draft is not self._draft:
-                raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
+            letters = dead_letter_id(self._draft, on_error, dead_letter, "unreadable messages", here)
             time = None if event_time is None else check_time_column(event_time, columns)
             one_of("start", start, Start)
             check_partitions(create, "create")
@@ -382,7 +380,7 @@ class Declarations:
         id: str | None = None,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
         tables: Mapping[str, Table] | None = None,
         writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
@@ -412,7 +410,7 @@ class Declarations:
         >>> by_member = views.partition_by("member", id="by-member-for-pages")
         >>> columns = {"keen": {"member": pl.String, "ts": pl.Datetime("ms")}}
         >>> flows = app.task(Pages(), {"views": by_member}, columns, id="pages")
-        >>> flows["keen"].send_to(app.output("keen-members"))
+        >>> flows["keen"].send_to("keen-members")
         """
         with Declaring("task") as here:
             how = event_time, on_error, dead_letter, tables, writes
@@ -425,7 +423,7 @@ class Declarations:
 
         Examples
         --------
-        >>> views.filter(pl.col("ms") > 100).send_to(app.output("slow"))
+        >>> views.filter(pl.col("ms") > 100).send_to("slow")
         >>> list(app.graph().nodes)
         ['input-page-views', 'filter-1', 'send_to-1']
         """

@@ -172,7 +172,7 @@ class Draft:
         return Output(self, name)
 
     def output_called(self, name: str, here: Location) -> Output:
-        """The output of this name; declared here if it isn't yet."""
+        """The output of this name; declared here if there is none yet."""
         if name not in self._claims:
             return self.output(name, here)
         what, location = self._claims[name]
@@ -470,7 +470,8 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
     """The columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
         if target.spec.system.kind in _KEYED:
-            _check_record_key(target.spec, key, schema)
+            _key_records(target, key, schema)
+            return ()
         return () if key is None else key_columns(key, schema, "send_to")
     if key is not None:
         raise DeclarationError(
@@ -489,16 +490,24 @@ _KEYED = {"kinesis": "Kinesis stream", "kafka": "topic"}
 """Brokers whose records have keys, with their word for a stream."""
 
 
-def _check_record_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
-    """Raise unless the descriptor of the stream names the records' key and the flow has it."""
-    kind, options = spec.system.kind, spec.system.options
+def _key_records(target: Output, key: str | Sequence[str] | None, schema: Schema) -> None:
+    """Let ``key`` be the key of the output's records; the broker's hash of it chooses the partition."""
+    kind, options = target.spec.system.kind, dict(target.spec.system.options)
     stream = options.get("stream") or options.get("topic")
-    named = options.get("key") or options.get("output", {}).get("key")
+    place = dict(options["output"]) if "output" in options else options
+    named = place.get("key")
     if key is not None:
-        raise DeclarationError(
-            f"key= of send_to has no effect on the {_KEYED[kind]} {stream!r}: the app doesn't partition it",
-            hint=f"set the key of its records in the descriptor: hr.io.{kind}({stream!r}, key={key!r})",
-        )
+        given = key_columns(key, schema, "send_to")
+        if len(given) > 1 or named not in (None, given[0]):
+            raise DeclarationError(
+                f"key={list(given)}: a record of the {_KEYED[kind]} {stream!r} has one column as its key"
+                + (f", which is {named!r}" if named else ""),
+                hint="name one column, the same for all flows that go there",
+            )
+        named = place["key"] = given[0]
+        keyed = options if place is options else options | {"output": place}
+        system = replace(target.spec.system, options=keyed)
+        target.draft.streams[target.id] = replace(target.spec, system=system)
     if named is not None and named not in schema.columns:
         raise DeclarationError(
             f"the key {named!r} of the {_KEYED[kind]} {stream!r} isn't a column of this flow",
@@ -535,7 +544,7 @@ def freeze(draft: Draft) -> Graph:
     if not nodes:
         raise DeclarationError(
             f"the app {draft.app!r} has no flow\n  {at(draft.location)}",
-            hint='begin with app.input("...") and end with send_to(app.output("...")) or sink(function)',
+            hint='begin with app.input("...") and end with send_to("...") or sink(function)',
         )
     for node in nodes.values():
         if node.schema is not None and node.id not in followed:

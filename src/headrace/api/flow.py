@@ -58,13 +58,15 @@ from headrace.rows.schema import Schema
 
 
 # -- policies ----------------------------------------------------------------------------------------
-def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
+def dead_letter_id(
+    draft: Draft, on_error: OnError, dead_letter: Output | str | None, what: str, here: Location
+) -> str | None:
     """The id of the dead-letter stream, or None under another policy; ``what`` names in errors what fails."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(
             f'on_error="dead_letter" needs the output that {what} go to',
-            hint='name it: dead_letter=app.output("views-unreadable")',
+            hint='name it: dead_letter="views-unreadable"',
         )
     if on_error != "dead_letter" and dead_letter is not None:
         raise DeclarationError(
@@ -72,11 +74,14 @@ def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> 
         )
     if dead_letter is None:
         return None
+    if isinstance(dead_letter, str):
+        dead_letter = draft.output_called(dead_letter, here)
     if not isinstance(dead_letter, Output):
         raise DeclarationError(
             f"dead_letter= takes an output, not {type(dead_letter).__name__} {dead_letter!s:.80}",
-            hint='write dead_letter=app.output("views-unreadable")',
+            hint='write dead_letter="views-unreadable"',
         )
+    _check_same_app(repr(dead_letter.id), dead_letter.draft, draft)
     return dead_letter.id
 
 
@@ -167,7 +172,7 @@ class Flow:
         schema: SchemaLike | None,
         here: Location,
         on_error: OnError,
-        dead_letter: Output | None,
+        dead_letter: Output | str | None,
     ) -> Self:
         check_function(function, "its argument", may_yield=mode == "flat_map")
         after = output_schema(function, schema, many=mode == "flat_map")
@@ -182,20 +187,17 @@ class Flow:
         here: Location,
         schema: Schema,
         time: Time,
-        dead_letter: Output | None,
+        dead_letter: Output | str | None,
         *,
         id_: str | None = None,
     ) -> Self:
-        letters = self._letters_to(operator.on_error, dead_letter)
+        letters = self._letters_to(operator.on_error, dead_letter, here)
         result = self._then(kind, operator, here, schema, time, id_=id_)
         self._send_letters(result.node, letters, here)
         return result
 
-    def _letters_to(self, on_error: OnError, dead_letter: Output | None) -> str | None:
-        letters = dead_letter_id(on_error, dead_letter, "messages on which the function raises")
-        if dead_letter is not None:
-            self._check_owner(dead_letter.draft, dead_letter.id)
-        return letters
+    def _letters_to(self, on_error: OnError, dead_letter: Output | str | None, here: Location) -> str | None:
+        return dead_letter_id(self.draft, on_error, dead_letter, "messages on which the function raises", here)
 
     def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
         if letters is not None:
@@ -281,7 +283,7 @@ class MappedFlow(Flow):
         predicate: str | pl.Expr | Callable[[Any], bool],
         *,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
     ) -> Self:
         """Keep the messages for which ``predicate`` is true. A null is not true.
 
@@ -314,7 +316,7 @@ class MappedFlow(Flow):
         schema: SchemaLike | None = None,
         *,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
     ) -> Self:
         """Turn each row into another one with a ``function``, called once per row.
 
@@ -327,7 +329,7 @@ class MappedFlow(Flow):
         >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
         >>> def page(row):
         ...     return {"page": int(row["url"][1:])}
-        >>> pages = views.map(page, {"page": pl.Int64}, on_error="dead_letter", dead_letter=app.output("no-pages"))
+        >>> pages = views.map(page, {"page": pl.Int64}, on_error="dead_letter", dead_letter="no-pages")
         """
         with Declaring("map") as here:
             return self._by_rows("map", function, schema, here, on_error, dead_letter)
@@ -338,7 +340,7 @@ class MappedFlow(Flow):
         schema: SchemaLike | None = None,
         *,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
     ) -> Self:
         """Turn each row into any number of rows with a ``function``, called once per row.
 
@@ -360,7 +362,7 @@ class MappedFlow(Flow):
         schema: SchemaLike | None = None,
         *,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
     ) -> Self:
         """Turn each batch into another one with a ``function`` from DataFrame to DataFrame.
 
@@ -389,7 +391,7 @@ class MappedFlow(Flow):
         timeout: Duration = "30s",
         retry: Retry | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
         id: str | None = None,
     ) -> Self:
         """Turn each row into another one with a slow ``function``, many calls at once.
@@ -421,7 +423,11 @@ class MappedFlow(Flow):
             return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
 
     def sink(
-        self, function: Callable[[pl.DataFrame], None], *, on_error: OnError = "fail", dead_letter: Output | None = None
+        self,
+        function: Callable[[pl.DataFrame], None],
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
     ) -> None:
         """Pass each batch to a ``function``, as a DataFrame. After a failure, it may get messages again.
 
@@ -433,7 +439,7 @@ class MappedFlow(Flow):
         """
         with Declaring("sink") as here:
             check_function(function, "its argument", BATCH)
-            letters = self._letters_to(on_error, dead_letter)
+            letters = self._letters_to(on_error, dead_letter, here)
             node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
             self._send_letters(node.id, letters, here)
 

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping
 _PARTITION = 'partition_by("key", id="by-key")'
 _WINDOW = 'window(hr.tumbling("10s"), key="key", id="per-10s")'
 _COUNT = f"{_WINDOW}.agg(n=pl.len())"
-_SEND = 'send_to(app.output("name"))'
+_SEND = 'send_to("name")'
 _INPUT = 'app.input("name", schema={...})'
 _JOIN = 'join(other, on="key", within="5m", id="pairs")'
 _TASK = 'process(task, {...}, id="name") with an hr.tasks.Task'

@@ -130,7 +130,7 @@ class Stream(Composed):
         late: Trigger | int | str | timedelta | None = None,
         allowed_lateness: Duration = "0s",
         panes: Panes = "accumulating",
-        late_to: Output | None = None,
+        late_to: Output | str | None = None,
     ) -> WindowedStream[Stream]:
         """Group messages by key and window, to be aggregated by ``agg``.
 
@@ -164,7 +164,7 @@ class Stream(Composed):
             Whether a result covers everything since the beginning of its window (``"accumulating"``), or only messages
             since the previous result (``"discarding"``).
         late_to
-            An output for messages that arrive too late. They are counted either way.
+            An output, or the name of one, for messages that arrive too late. They are counted either way.
 
         Examples
         --------
@@ -178,6 +178,8 @@ class Stream(Composed):
                 shape, key=self._key_or_own(key, "window"), schema=self._schema, time=self._time, timing=timing
             )
             id_ = self.draft.claim("window", id, here, f"window-{_joined(step.keys) or 'all'}")
+            if isinstance(late_to, str):
+                late_to = self.draft.output_called(late_to, here)
             if late_to is not None:
                 late_target(late_to, step)
             self.draft.windows_without_aggregates[id_] = here
@@ -305,14 +307,16 @@ class Stream(Composed):
             id_ = self.draft.claim("deduplicate", id, here, f"deduplicate-{_joined(step.keys)}")
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
-    def drop_late(self, *, late_to: Output | None = None) -> Stream:
+    def drop_late(self, *, late_to: Output | str | None = None) -> Stream:
         """Drop and count messages that are older than the watermark, or send them to the output ``late_to``.
 
         Examples
         --------
-        >>> timely = views.drop_late(late_to=app.output("late-views"))
+        >>> timely = views.drop_late(late_to="late-views")
         """
         with Declaring("drop_late") as here:
+            if isinstance(late_to, str):
+                late_to = self.draft.output_called(late_to, here)
             step = drop_late_step(self._schema, self._time, late_to)
             result = self._then("drop_late", step, here, self._schema, self._time)
             if late_to is not None:
@@ -327,7 +331,7 @@ class Stream(Composed):
         id: str | None = None,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | None = None,
+        dead_letter: Output | str | None = None,
         tables: Mapping[str, Table] | None = None,
         writes: str | Sequence[str] = (),
     ) -> dict[str, Stream]:
@@ -342,7 +346,7 @@ class Stream(Composed):
         ...     def process(self, message, out):
         ...         out.send("all", {"member": message["member"]})
         >>> flows = views.process(Echo(), {"all": {"member": pl.String}}, id="echo")
-        >>> flows["all"].send_to(app.output("all-members"))
+        >>> flows["all"].send_to("all-members")
         """
         with Declaring("process") as here:
             one = {"messages": self}
@@ -376,7 +380,7 @@ class Stream(Composed):
 
         A text names an output. Unless the app has an output of this name already, it is declared here, as by
         ``app.output(name)``. In an output, the columns ``key`` choose the partition of a message; by default it has the
-        number of the task.
+        number of the task. In Kafka and Kinesis, ``key`` is one column, and becomes the key of a record.
 
         Examples
         --------

@@ -243,7 +243,7 @@ class Task:
     ...         out.send("quiet", {"member": timer.key, "at": timer.time})
     >>> by_member = views.partition_by("member", id="members")
     >>> flows = by_member.process(Quiet(), {"quiet": {"member": pl.String, "at": pl.Int64}}, id="quiet-members")
-    >>> flows["quiet"].send_to(app.output("quiet-members-out"))
+    >>> flows["quiet"].send_to("quiet-members-out")
     """
 
     locals()[STORES] = _NotRunning()

@@ -413,7 +413,7 @@ def open_startpoints(
     --------
     >>> hr.streams.create_stream("views", 1, {"member": pl.String}, home="startpoints-example")
     >>> app = hr.App("page-views", home="startpoints-example")
-    >>> _ = app.input("views", {"member": pl.String}).send_to(app.output("seen"))
+    >>> _ = app.input("views", {"member": pl.String}).send_to("seen")
     >>> points = hr.startpoints.open_startpoints(app)
     >>> answer = points.set("views", hr.startpoints.oldest(), partition=0)
     >>> [state.state for state in points.list()]

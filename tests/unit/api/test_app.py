@@ -132,7 +132,10 @@ def test_reprs_say_what_is_there(app: hr.App, views: hr.Stream) -> None:
 
 
 def test_dead_letters_go_to_outputs_of_the_same_app(app: hr.App) -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="the output 'bad' belongs to another app, 'other'"):
+    with pytest.raises(hr.errors.DeclarationError, match="'bad' belongs to the app 'other'"):
         app.input("raw", on_error="dead_letter", dead_letter=hr.App("other").output("bad"))
-    with pytest.raises(hr.errors.DeclarationError, match="dead_letter= takes an output, not str bad"):
-        app.input("raw", on_error="dead_letter", dead_letter="bad")  # type: ignore[arg-type]
+    with pytest.raises(hr.errors.DeclarationError, match="dead_letter= takes an output, not int 7"):
+        app.input("raw", on_error="dead_letter", dead_letter=7)  # type: ignore[arg-type]
+    app.input("raw", on_error="dead_letter", dead_letter="bad").send_to("good")
+    assert app.graph().streams["raw"].dead_letter == "bad"
+    assert app.graph().streams["bad"].role is Role.SINK

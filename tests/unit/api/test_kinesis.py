@@ -317,6 +317,6 @@ def test_the_partition_key_of_an_output_is_a_column_and_named_with_the_stream() 
     orders = mine.input("orders", ORDERS)
     with pytest.raises(wrong, match="the key 'membr' of the Kinesis stream 'sums' isn't a column"):
         orders.send_to(mine.output("one", system=hr.io.kinesis("sums", key="membr")))
-    with pytest.raises(wrong, match=r"(?s)key= of send_to .*hr.io.kinesis\('sums', key='member'\)"):
-        orders.send_to(mine.output("two", system=hr.io.kinesis("sums")), key="member")
+    with pytest.raises(wrong, match="there is no column 'membr'"):
+        orders.send_to(mine.output("two", system=hr.io.kinesis("sums")), key="membr")
     orders.send_to(mine.output("three", system=hr.io.kinesis("sums", key="member")))

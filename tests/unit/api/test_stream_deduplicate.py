@@ -22,7 +22,7 @@ def test_deduplicate_is_a_step_with_state(app: hr.App, views: hr.Stream) -> None
 
 
 def test_drop_late_is_a_step_without_an_id(app: hr.App, views: hr.Stream) -> None:
-    views.drop_late(late_to=app.output("late")).send_to(app.output("out"))
+    views.drop_late(late_to="late").send_to(app.output("out"))
     node = app.graph().nodes["drop_late-1"]
     assert node.operator == DropLate(EventTime("ts"))
     assert node.operator.code == "DROP_LATE"
@@ -44,7 +44,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
         "deduplicate needs an event time; 'ts' was dropped",
     ),
     (lambda s: s.select("url").drop_late(), "drop_late needs an event time; 'ts' was dropped"),
-    (lambda s: s.drop_late(late_to="late"), "drop_late: "),
+    (lambda s: s.drop_late(late_to="views"), "'views' is the name of an input"),
     (lambda s: s.drop_late(late_to=s.draft), "drop_late: "),
 ]
 

@@ -38,7 +38,7 @@ def test_the_policy_is_one_field_of_all_steps_that_call_functions(app: hr.App, v
 def test_letters_go_to_an_output_that_is_made_for_them(app: hr.App, views: hr.Stream) -> None:
     failed = app.output("failed")
     views.map(nothing, PART, on_error="dead_letter", dead_letter=failed).sink(
-        print, on_error="dead_letter", dead_letter=failed
+        print, on_error="dead_letter", dead_letter="failed"
     )
     graph = app.graph()
     spec = graph.streams["failed"]
@@ -61,7 +61,7 @@ def test_a_declared_output_keeps_what_it_was_given(app: hr.App, views: hr.Stream
         ({"on_error": "dead_letter"}, "needs the output that messages on which the function raises go to"),
         ({"dead_letter": hr.App("b").output("x")}, 'dead_letter= is given, but on_error is "fail"'),
         ({"on_error": "skip", "dead_letter": hr.App("b").output("x")}, 'dead_letter= is given, but on_error is "skip"'),
-        ({"on_error": "dead_letter", "dead_letter": "failed"}, "dead_letter= takes an output, not str failed"),
+        ({"on_error": "dead_letter", "dead_letter": 7}, "dead_letter= takes an output, not int 7"),
         ({"on_error": "dead_letter", "dead_letter": hr.App("b").output("x")}, "'x' belongs to the app 'b'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_tests_and_previews_run_as_without_it(tmp_path: Path) -> None:
         t.feed("views", rows)
         assert t.read("carts").rows() == [("ann", "/cart")]
     assert by_member.head(sample={"views": rows}).rows() == [("ann", "/cart"), ("bob", "/")]
+
+
+@pytest.mark.parametrize("place", [hr.io.kafka("out", brokers="host:9092"), hr.io.kinesis("out")])
+def test_the_key_of_records_is_said_where_a_flow_goes(place: Any) -> None:
+    found = []
+    keyed = type(place)(replace(place.options, key="url")) if hasattr(place, "options") else replace(place, key="url")
+    for system, key in ((place, "url"), (keyed, None), (keyed, "url")):
+        app = hr.App("shop")
+        app.input("views", VIEW).send_to(app.output("out", system=system), key=key)
+        graph = app.graph()
+        found.append((graph.streams["out"].system, graph.nodes["send_to-1"].operator))
+    assert found[0] == found[1] == found[2]
+    app = hr.App("shop")
+    views, out = app.input("views", VIEW), app.output("out", system=place)
+    views.send_to(out, key="url")
+    views.send_to(out)
+    for wrong in ("member", ("member", "url")):
+        with pytest.raises(DeclarationError, match="has one column as its key, which is 'url'"):
+            views.send_to(out, key=wrong)
 
 
 def test_a_format_is_of_one_stream() -> None:

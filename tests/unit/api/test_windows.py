@@ -124,7 +124,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: plain(app, time="processing", allowed_lateness="1s"), "no message is late in processing time"),
     (lambda app: plain(app, time="nope"), "there is no column 'nope'"),
     (lambda app: plain(app, time="k"), "the event time column 'k' is String"),
-    (lambda app: plain(app, late_to="late"), "late_to= takes an output, not str late"),
+    (lambda app: plain(app, late_to=7), "late_to= takes an output, not int 7"),
     (
         lambda app: plain(app, hr.windows.global_(), late_to=app.output("late")),
         "no message is too late for such a window",

@@ -118,7 +118,7 @@ def add_task(
     id_: str | None,
     event_time: str | Mapping[str, str] | None,
     on_error: OnError,
-    dead_letter: Output | None,
+    dead_letter: Output | str | None,
     tables: Mapping[str, Table] | None,
     writes: str | Iterable[str],
     here: Location,
@@ -135,7 +135,7 @@ def add_task(
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
     times = _output_times(flows, schemas, event_time, here)
     first = next(iter(flows.values()))
-    letters = first._letters_to(on_error, dead_letter)
+    letters = first._letters_to(on_error, dead_letter, here)
     name = draft.claim("a task", id_, here, _WITHIN_NAMES.sub("-", type(own).__name__).lower())
     reaching = tuple(_past_tables(flow, uses, here) for flow in flows.values())
     step = TaskStep(

@@ -297,7 +297,7 @@ def late_target(target: object, window: Window) -> None:
     if not isinstance(target, Output):
         raise DeclarationError(
             f"late_to= takes an output, not {type(target).__name__} {target!s:.80}",
-            hint='write late_to=app.output("too-late")',
+            hint='write late_to="too-late"',
         )
     if window.axis == "processing" or isinstance(window.shape, CountWindow | GlobalWindow):
         raise DeclarationError("no message is too late for such a window", hint="leave late_to= out")
@@ -466,5 +466,5 @@ def drop_late_step(schema: Schema, time: Time, late_to: object) -> DropLate:
     if late_to is not None:
         check_target(late_to)
         if not isinstance(late_to, Output):
-            raise DeclarationError("late messages go to an output", hint='write late_to=app.output("late")')
+            raise DeclarationError("late messages go to an output", hint='write late_to="late"')
     return DropLate(needed_time(time, schema, "drop_late"))
