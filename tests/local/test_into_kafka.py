@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,13 @@ from killed import Killed
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 import headrace as hr
 from chaos.kafka_plain import Plain, create_topic, read_topic
 from chaos.kafka_server import Broker, KfakeServer
+from tests.watched_app import until
 
 NUMBERS = 2_000
 KILLS = 3
@@ -121,6 +124,32 @@ def test_a_lost_progress_topic_stops_the_app(tmp_path: Path, kfake: KfakeServer)
     with pytest.raises(hr.errors.InfrastructureError, match=r"nothing of .* was published"):
         run(tmp_path, topic, kfake, 2)
     assert table(read_topic(kfake.address, topic))["n"].to_list() == [0, 1]
+
+
+def test_an_app_says_its_cluster_once(tmp_path: Path, kfake: KfakeServer) -> None:
+    views, changes, carts, members = (create_topic(kfake.address, partitions) for partitions in (2, 1, 2, 1))
+    app = hr.App("once", home=tmp_path, system=f"kafka://{kfake.address}", checkpoint_interval="50ms")
+    rows = app.input(views, {"member": str, "url": str})
+    rows.filter("url = '/cart'").send_to(carts, key="member")
+    rows.partition_by("member").select("member").send_to(members)
+    customers = app.input(changes, {"member": str, "deleted": bool}, format="debezium")
+    customers.filter("not deleted").select("member").send_to(members)
+    producer = Producer({"bootstrap.servers": kfake.address})
+    for number, (member, url) in enumerate([("ann", "/cart"), ("bob", "/"), ("cem", "/cart")]):
+        producer.produce(views, json.dumps({"member": member, "url": url}), partition=number % 2)
+    producer.produce(changes, json.dumps({"op": "c", "before": None, "after": {"member": "dan"}}))
+    assert producer.flush(10) == 0
+    run = app.start(local=True, progress=False)
+    try:
+        found = until(lambda: (at := read_topic(kfake.address, carts)) and len(at) == 2 and at)
+        seen = until(lambda: (at := read_topic(kfake.address, members)) and len(at) == 4 and at)
+    finally:
+        run.stop()
+    assert sorted((one.key, json.loads(one.value or b"")) for one in found) == [
+        (b"ann", {"member": "ann", "url": "/cart"}),
+        (b"cem", {"member": "cem", "url": "/cart"}),
+    ]
+    assert sorted(table(seen)["member"]) == ["ann", "bob", "cem", "dan"]
 
 
 def test_key_and_inputs_options_are_told_apart() -> None:

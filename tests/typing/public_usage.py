@@ -83,6 +83,11 @@ output = app.output("results", partitions=2, system=hr.io.log("/shared"), schema
 assert_type(output, hr.Output)
 joined.send_to(output, key="member")
 joined.send_to(table)
+joined.send_to("joined", key="member")
+views.filter("url = '/cart'").drop_late(late_to="late").send_to("carts")
+views.map(first_rows, on_error="dead_letter", dead_letter="failed")
+hr.App("page-views", system="kafka://host:9092", internal=hr.io.kafka_log("host:9092"))
+app.input("changes", {"id": int, "deleted": bool}, system=hr.io.kafka(brokers="host:9092"), format="debezium")
 joined.sink(keep)
 
 views.filter(3)  # type: ignore[arg-type]
@@ -90,11 +95,13 @@ views.window("10s", key="member", id="w").agg()  # type: ignore[arg-type]
 views.window(hr.tumbling("10s"), key="member", within="1m").agg(n=pl.len())  # type: ignore[call-arg]
 views.window(hr.tumbling("10s"), key="member", id="w").agg(n=3)  # type: ignore[arg-type]
 views.partition_by()  # type: ignore[call-arg]
-views.map(first_rows, dead_letter="x")  # type: ignore[arg-type]
+views.map(first_rows, dead_letter=3)  # type: ignore[arg-type]
 views.join(table, how="sideways")  # type: ignore[call-overload]
 views.join(table, how="full")  # type: ignore[call-overload]
 views.join(slow, on="member")  # type: ignore[call-overload]
-views.send_to("results")  # type: ignore[arg-type]
+views.send_to(3)  # type: ignore[arg-type]
+app.output("o", system=3)  # type: ignore[arg-type]
+app.output("o", format="xml")  # type: ignore[arg-type]
 views.sink(first_rows)  # type: ignore[arg-type]
 app.input("x", on_error="ignore")  # type: ignore[arg-type]
 hr.sum(3)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise PlanError(
                 f"app {app!r} has kept its own streams in {_described(before.own, old)} until now, and now declares "
                 f"{_described(self.own, new)}: it wouldn't find its state and positions there",
-                hint="restore hr.App(system=...); to start over, give the app another name or another home",
+                hint="restore system= and internal= of hr.App; to start over, give the app another name or another home",
             )
 
     def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:
@@ -182,7 +182,7 @@ def check_systems(metadata: MetadataStore, app: str, settings: Settings) -> None
         raise PlanError(
             f"savepoint {begun.savepoint!r} of app {app!r} was restored for streams in {begun.system!r}, but "
             f"the app now keeps its own streams in {own.name!r}",
-            hint="give the system in hr.App(system=...) the name that the savepoint was restored for",
+            hint="give the system in hr.App(internal=...) the name that the savepoint was restored for",
         )
 
 

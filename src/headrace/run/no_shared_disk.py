@@ -47,7 +47,7 @@ def check_no_shared_disk(plan: Plan, metadata: MetadataStore, stages: Sequence[s
     if _in_home(settings.internal_system(), settings):
         raise PlanError(
             f"app {app!r} keeps its own streams in the embedded log of its home, and {why}",
-            hint='write system=hr.io.kafka_log("host:9092"), or leave snapshots= out if the home is shared',
+            hint='write internal=hr.io.kafka_log("host:9092"), or leave snapshots= out if the home is shared',
         )
     written = {id_ for stage in plan.stages if not stages or stage.name in stages for id_ in stage.outputs}
     for id_, stream in plan.streams.items():
