@@ -127,7 +127,8 @@ def kafka(
     Parameters
     ----------
     topic
-        Its name, by default that of the input or output.
+        Its name, by default that of the input or output, so that ``hr.App(..., system=hr.io.kafka(brokers=...))`` says
+        the cluster once for all.
     brokers
         The addresses of one broker or several: ``"host1:9092,host2:9092"``.
     format
@@ -258,9 +259,9 @@ def kafka_log(
 ) -> KafkaLog:
     """A log for Headrace's own frames in a Kafka cluster, in topics that only Headrace writes.
 
-    As ``system=`` of ``hr.App``, it holds the app's intermediate streams and changelogs, and inputs and outputs without
-    another ``system=``. Headrace creates topics with the settings that frames need, and checks those of existing ones.
-    For other topics, use ``hr.io.kafka``.
+    As ``internal=`` of ``hr.App``, it holds the app's intermediate streams and changelogs; as ``system=``, also inputs
+    and outputs without another ``system=``. Headrace creates topics with the settings that frames need, and checks
+    those of existing ones. For other topics, use ``hr.io.kafka``.
 
     Parameters
     ----------
