@@ -183,7 +183,7 @@ def app_systems(
 ) -> tuple[SystemDescriptor | SystemSpec | None, SystemSpec | None]:
     """The system of inputs and outputs that name none, and that of the app's own streams; None: the other's."""
     given = None if system is None else named_system(system)
-    own = None if internal is None else internal_system(named_system(internal), app)
+    own = None if internal is None else internal_system(internal, app)
     if given is None:
         return None, own
     spec, other = (given if isinstance(given, SystemSpec) else given.system(one) for one in (app, f"{app}-2"))
@@ -197,14 +197,10 @@ def app_systems(
     return given, own
 
 
-def internal_system(system: object, app: str) -> SystemSpec:
+def internal_system(system: SystemLike, app: str) -> SystemSpec:
     """The record system for an app's own streams. Raises ``DeclarationError`` for any other system."""
-    if isinstance(system, SystemSpec):
-        spec = system
-    elif callable(describe := getattr(system, "system", None)):
-        spec = describe(app)
-    else:
-        raise DeclarationError(f"system= takes a system, not {type(system).__name__}", hint=_INTERNAL)
+    named = named_system(system)
+    spec = named if isinstance(named, SystemSpec) else named.system(app)
     if keeps_rows(spec):
         raise DeclarationError(
             f"an app can't keep its own streams in {spec.name!r}, which keeps rows and not frames", hint=_INTERNAL

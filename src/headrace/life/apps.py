@@ -91,7 +91,7 @@ class AppSystems(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise PlanError(
                 f"app {app!r} has kept its own streams in {_described(before.own, old)} until now, and now declares "
                 f"{_described(self.own, new)}: it wouldn't find its state and positions there",
-                hint="restore system= and internal= of hr.App; to start over, give the app another name or another home",
+                hint="restore system= or internal= of hr.App; to start over, give the app another name or another home",
             )
 
     def check_snapshots(self, now: SnapshotsPlace | None, app: str) -> None:

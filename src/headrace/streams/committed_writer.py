@@ -33,7 +33,7 @@ from typing import Self
 
 import msgspec
 
-from headrace.api.descriptors import SystemDescriptor, internal_system
+from headrace.api.descriptors import SystemLike, internal_system
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.files import decode_record, make_private_folder, open_private, writing
 from headrace.core.frame import Kind, encode, encode_control
@@ -46,7 +46,7 @@ from headrace.protocol.instructions import ControlFrame
 from headrace.protocol.record import OutputSeq
 from headrace.systems.base import Producer, System
 from headrace.systems.log.system import LogSystem
-from headrace.systems.registry import LOG, SystemSpec, open_system, require_stream
+from headrace.systems.registry import LOG, open_system, require_stream
 
 RECORD_FORMAT = 1
 FILE = "writers.db"  # its name in the folder of the stream, so that deleting the stream deletes its writers
@@ -139,7 +139,7 @@ def open_log(home: str | Path) -> LogSystem:
     return LogSystem(Path(home) / "streams")
 
 
-def opened(system: SystemDescriptor | SystemSpec | None, home: str | Path) -> tuple[str, System]:
+def opened(system: SystemLike | None, home: str | Path) -> tuple[str, System]:
     """The name of a record system and the system; None: the embedded log of a home."""
     if system is None:
         return LOG, open_log(home)

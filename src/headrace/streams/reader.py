@@ -19,7 +19,7 @@ import msgspec
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.descriptors import SystemDescriptor
+from headrace.api.descriptors import SystemLike
 from headrace.core.clock import Duration, to_ms
 from headrace.core.errors import DataError, FrameError, ProtocolError, UnavailableError, UsageError
 from headrace.core.files import UNREADABLE, home_of, readable
@@ -35,7 +35,7 @@ from headrace.rows.ipc import WRITER_HINT, decode_rows
 from headrace.rows.schema import filled_up
 from headrace.streams.committed_writer import opened
 from headrace.systems.base import Consumer, Ended, Position, Records, System
-from headrace.systems.registry import LOG, SystemSpec, require_stream
+from headrace.systems.registry import LOG, require_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -259,7 +259,7 @@ def read_stream(
     committed: bool = ...,
     on_damage: OnDamage = ...,
     home: str | Path | None = ...,
-    system: SystemDescriptor | SystemSpec | None = ...,
+    system: SystemLike | None = ...,
     as_: Literal["polars"] = ...,
 ) -> pl.DataFrame: ...
 
@@ -271,7 +271,7 @@ def read_stream(
     committed: bool = ...,
     on_damage: OnDamage = ...,
     home: str | Path | None = ...,
-    system: SystemDescriptor | SystemSpec | None = ...,
+    system: SystemLike | None = ...,
     as_: Literal["arrow"],
 ) -> pa.Table: ...
 
@@ -283,7 +283,7 @@ def read_stream(
     committed: bool = ...,
     on_damage: OnDamage = ...,
     home: str | Path | None = ...,
-    system: SystemDescriptor | SystemSpec | None = ...,
+    system: SystemLike | None = ...,
     as_: Literal["pandas", "spark"],
 ) -> Any: ...
 
@@ -294,7 +294,7 @@ def read_stream(
     committed: bool = True,
     on_damage: OnDamage = "skip",
     home: str | Path | None = None,
-    system: SystemDescriptor | SystemSpec | None = None,
+    system: SystemLike | None = None,
     as_: Library = "polars",
 ) -> Any:
     """Return all rows that a stream holds now, in the order of partitions and offsets.
@@ -351,9 +351,7 @@ def _converted(rows: pl.DataFrame, library: Library) -> Any:
     return rows
 
 
-def _spark_frame(
-    name: str, committed: bool, home: str | Path | None, system: SystemDescriptor | SystemSpec | None
-) -> Any:
+def _spark_frame(name: str, committed: bool, home: str | Path | None, system: SystemLike | None) -> Any:
     if system is not None:
         what = 'as_="spark" reads streams of the embedded log only, and system= names another one'
         raise UsageError(what, hint='read it here: spark.createDataFrame(read_stream(..., as_="arrow"))')
@@ -412,7 +410,7 @@ class StreamReader:
         from_position: str | None = None,
         on_damage: OnDamage = "skip",
         home: str | Path | None = None,
-        system: SystemDescriptor | SystemSpec | None = None,
+        system: SystemLike | None = None,
     ) -> None:
         home = home_of(home)
         system_name, self._system = opened(system, home)

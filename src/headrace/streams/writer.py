@@ -18,7 +18,7 @@ from typing import Self
 
 import polars as pl
 
-from headrace.api.descriptors import SystemDescriptor
+from headrace.api.descriptors import SystemLike
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.files import home_of
 from headrace.core.frame import UNVERSIONED, Header, Kind, encode
@@ -30,7 +30,7 @@ from headrace.rows.schema import Schema
 from headrace.streams.committed_writer import opened
 from headrace.streams.reader import FrameReader, OpenGate, wait_for_more
 from headrace.systems.base import Edge, StreamInfo, System
-from headrace.systems.registry import SystemSpec, require_stream
+from headrace.systems.registry import require_stream
 from headrace.systems.shape import partitioned
 
 _NUMBER_MAX = 2**31 - 1
@@ -184,7 +184,7 @@ def create_stream(
     *,
     key: str | Sequence[str] = (),
     home: str | Path | None = None,
-    system: SystemDescriptor | SystemSpec | None = None,
+    system: SystemLike | None = None,
 ) -> None:
     """Create a stream. Succeeds if one of the same shape exists.
 
@@ -220,9 +220,7 @@ def create_stream(
     keeper.admin().create(name, partitions, columns, (key,) if isinstance(key, str) else tuple(key))
 
 
-def add_columns(
-    name: str, schema: object, *, home: str | Path | None = None, system: SystemDescriptor | SystemSpec | None = None
-) -> None:
+def add_columns(name: str, schema: object, *, home: str | Path | None = None, system: SystemLike | None = None) -> None:
     """Add columns to a stream. Succeeds if they exist already.
 
     In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
@@ -286,7 +284,7 @@ class StreamWriter:
         *,
         key: str | Sequence[str] = (),
         home: str | Path | None = None,
-        system: SystemDescriptor | SystemSpec | None = None,
+        system: SystemLike | None = None,
     ) -> None:
         home = home_of(home)
         system_name, keeper = opened(system, home)

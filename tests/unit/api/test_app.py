@@ -96,7 +96,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", on_error="dead_letter"), "needs the output that unreadable messages go to"),
     (lambda a, v: a.input("i", dead_letter=a.output("x")), 'dead_letter= is given, but on_error is "fail"'),
     (lambda a, v: a.input("i", start="newest"), "start='newest' is not one of the choices"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
+    (lambda a, v: a.input("i", system="files"), "system='files' isn't the URL of a system"),
     (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are named 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
     (lambda a, v: a.output("o", partitions=65_537), "partitions=65537 is not a number of partitions"),

@@ -65,6 +65,15 @@ def test_an_input_or_output_may_name_another() -> None:
     assert (streams["views"].system.kind, str(streams["out"].stream)) == ("files", "log-x.out")
 
 
+def test_streams_from_python_take_urls_too(tmp_path: Path) -> None:
+    place = f"log://{tmp_path}/shared"
+    hr.streams.create_stream("views", 1, VIEW, system=place)
+    with hr.streams.StreamWriter("views", system=place) as writer:
+        writer.write([{"member": "ann", "url": "/"}])
+    assert hr.streams.read_stream("views", system=place).rows() == [("ann", "/")]
+    assert (tmp_path / "shared").is_dir()
+
+
 def test_a_system_of_frames_keeps_the_streams_of_the_app_too() -> None:
     app = hr.App("shop", system="kafka-log://host:9092")
     assert {spec.system.name for spec in built(app).streams.values()} == {"kafka"}
