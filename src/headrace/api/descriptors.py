@@ -138,6 +138,14 @@ class RecordDescriptor(SystemDescriptor, Protocol):
         """The same with another format."""
 
 
+@runtime_checkable
+class SharedDescriptor(SystemDescriptor, Protocol):
+    """A descriptor of a place for many streams, which need not be named in it."""
+
+    def for_app(self) -> Self:
+        """The same for all inputs and outputs of an app, where each has only the arguments that concern it."""
+
+
 SystemLike = SystemDescriptor | SystemSpec | str
 """A system as users name it: the result of a function of ``hr.io``, or a URL such as ``"kafka://localhost:9092"``."""
 
@@ -186,15 +194,22 @@ def app_systems(
     own = None if internal is None else internal_system(internal, app)
     if given is None:
         return None, own
-    spec, other = (given if isinstance(given, SystemSpec) else given.system(one) for one in (app, f"{app}-2"))
+    if isinstance(given, SharedDescriptor):
+        return given.for_app(), own
+    spec = given if isinstance(given, SystemSpec) else given.system(app)
     if not keeps_rows(spec):
         return spec, own or spec
-    if spec.name != other.name and spec.options == other.options:
-        raise DeclarationError(
-            f"the system of an app is for many streams, and this {type(given).__name__} is a place for one",
-            hint='name no stream in it, as in hr.io.kafka(brokers="host:9092"), or give it to one input or output',
-        )
-    return given, own
+    if spec is not given:
+        raise place_for_one(type(given).__name__)
+    return spec, own
+
+
+def place_for_one(what: str) -> DeclarationError:
+    """The error for the system of an app that can hold one stream only."""
+    return DeclarationError(
+        f"the system of an app is for many streams, and this {what} is a place for one",
+        hint='name no stream in it, as in hr.io.kafka(brokers="host:9092"), or give it to one input or output',
+    )
 
 
 def internal_system(system: SystemLike, app: str) -> SystemSpec:

@@ -45,6 +45,20 @@ def test_inputs_and_outputs_are_as_if_each_named_it(system: Any) -> None:
     }
 
 
+def test_inputs_and_outputs_have_the_options_that_concern_them() -> None:
+    brokers = "host:9092"
+    app = hr.App("shop", system=hr.io.kafka(brokers=brokers, start="upcoming", lost="skip", transactions=False))
+    app.input("views", VIEW).send_to("copies")
+    streams = app.graph().streams
+    said = hr.App("shop")
+    views = said.input("views", VIEW, system=hr.io.kafka(brokers=brokers, start="upcoming", lost="skip"))
+    views.send_to(said.output("copies", system=hr.io.kafka(brokers=brokers, transactions=False)))
+    assert {id_: spec.system for id_, spec in streams.items()} == {
+        id_: spec.system for id_, spec in said.graph().streams.items()
+    }
+    assert streams["copies"].system.may_repeat
+
+
 def test_a_name_alone_is_an_output_in_the_system_of_the_app() -> None:
     app = hr.App("shop", system=URL)
     app.input("views", VIEW).send_to("copies")
@@ -138,7 +152,7 @@ def test_a_format_is_of_one_stream() -> None:
 
 
 WRONG: list[tuple[Any, str, str]] = [
-    (hr.io.kafka("orders", brokers="host:9092"), "this Kafka is a place for one", "name no stream in it"),
+    (hr.io.kafka("orders", brokers="host:9092"), "this topic 'orders' is a place for one", "name no stream in it"),
     (hr.io.files("out/"), "this Files is a place for one", "one input or output"),
     (hr.io.sql("sqlite:///a.db", "t"), "this Sql is a place for one", "one input or output"),
     ("kinesis://views", "this Kinesis is a place for one", "one input or output"),

@@ -11,7 +11,16 @@ from typing import Any, get_args
 import polars as pl
 
 from headrace.api.checks import Declaring, SchemaLike, one_of
-from headrace.api.descriptors import FormatName, InputUse, format_of, input_schema, record_columns_of, start_of, time_of
+from headrace.api.descriptors import (
+    FormatName,
+    InputUse,
+    format_of,
+    input_schema,
+    place_for_one,
+    record_columns_of,
+    start_of,
+    time_of,
+)
 from headrace.connectors.kafka.settings import (
     BYTES,
     INPUT,
@@ -43,6 +52,7 @@ class Kafka:
     """A Kafka topic; see ``kafka``. Without a name it is the topic of the stream that it is given to."""
 
     options: TopicOptions
+    of_app: bool = False
 
     def system(self, stream_id: str) -> SystemSpec:
         return self._spec(stream_id, self._named(stream_id).options())
@@ -51,7 +61,12 @@ class Kafka:
         return self.options if self.options.topic else replace(self.options, topic=_topic(stream_id))
 
     def in_format(self, format: FormatSpec) -> Kafka:
-        return Kafka(replace(self.options, format=format))
+        return replace(self, options=replace(self.options, format=format))
+
+    def for_app(self) -> Kafka:
+        if self.options.topic:
+            raise place_for_one(f"topic {self.options.topic!r}")
+        return replace(self, of_app=True)
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         columns = self.options.record_columns
@@ -66,14 +81,16 @@ class Kafka:
                 f"start={use.start!r}: the start of a Kafka topic belongs in hr.io.kafka(...)",
                 hint=f'write system=hr.io.kafka("{topic}", start="upcoming", ...); a time works too',
             )
-        if outputs := self.options.given(name for name in OUTPUT if name not in INPUT):
+        outputs = self.options.given(name for name in OUTPUT if name not in INPUT)
+        if outputs and not self.of_app:
             hint = 'record_columns={"member": "key"} says which columns an input takes from records'
             raise DeclarationError(f"{', '.join(outputs)} of topic {topic}: only an output can have this", hint=hint)
         return self._spec(stream_id, self._named(stream_id).options(*INPUT))
 
     def output_system(self, stream_id: str) -> SystemSpec:
         named = self._named(stream_id)
-        if inputs := named.given(name for name in INPUT if name not in OUTPUT):
+        inputs = named.given(name for name in INPUT if name not in OUTPUT)
+        if inputs and not self.of_app:
             raise DeclarationError(
                 f"{', '.join(inputs)} of topic {named.topic}: only an input can have this",
                 hint="key=, timestamp= and headers= name the columns that an output writes there",
