@@ -1,6 +1,7 @@
-"""Writes a page about the results of a run: ``python -m bench.page RESULTS.json [docs/performance.md]``.
+"""Writes the results of a run into a page: ``python -m bench.page RESULTS.json [docs/performance.md]``.
 
-Everything on it comes from the results, and its plots are written to the folder ``images`` beside it.
+What is between the marks of the page comes from the results, and its plots are written to the folder ``images`` beside
+it. What is before and after the marks is written by hand, and stays.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from bench import structured
 from bench.measure import OTHERS_MAX, SPREAD_MAX
 from bench.plots import Point, bars, lines
+from bench.report import shown
 from bench.session import SETTINGS
 
 Figures = Mapping[str, Any]
@@ -26,12 +28,15 @@ QUERIES = {
     "sessions": "sessions",
     "join": "interval join",
 }
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+"""What is between these marks of a page is written from results, and nothing else of it."""
+NAMES = {"headrace": "Headrace", "structured-streaming": "Structured Streaming", "bytewax": "Bytewax", "flink": "Flink"}
+LEFT_OUT = ("no time for", "interrupted")
 ABOUT = """\
-# Performance
+These figures were measured on {when}. They hold for this machine and for the load that it had: compare figures within
+one table only.
 
-`{command}` measured these figures on {when}, and wrote this page from its results. They hold for this machine and for
-the load that it had: compare figures within one table only.
-
+{summary}{command}
 - machine: {cores} cores ({processor}), {memory_gb} GB of memory, {system}
 - load average when it began: {load_before:.1f}
 - versions: Python {python}, {versions}
@@ -40,32 +45,6 @@ The load average counts what the benchmark itself does. *Others* is the number o
 while a contestant ran. A figure is in doubt if its runs differ by more than {spread:.0%} of their median, if others
 took more than {others:.0%} of all cores, or if it was measured once. The spread is that range, with the number of
 runs. Ratios above 1 are better than the first line of the table.
-
-To measure again, run `make bench-peers` once, then `python -m bench --write docs/performance.md`. One part alone:
-`python -m bench --only b`.
-"""
-NOT_COMPARABLE = """\
-## What isn't comparable
-
-- Structured Streaming reads all files in a single micro-batch, the best setting that we found, and commits once.
-  Headrace and Flink take a checkpoint every second, Bytewax one every 10 s.
-- Structured Streaming never emits the last windows and sessions, which its watermark doesn't reach, and isn't expected
-  to.
-- A view just 300 ms after another begins a new session with a gap of 300 ms in Headrace, but not in others. So that all
-  sessions are the same, Headrace has a gap of 301 ms.
-- Bytewax's sessions all close at the end, as it reads its files at different speeds. It keeps them until then.
-- In the running count, Structured Streaming reads and writes the state of a key once for all its messages of the
-  batch. Headrace, Flink and Bytewax do it for each message.
-- Contestants write Parquet files, Headrace writes a stream of its log, which other apps can read from then on.
-- Bytewax has no source or sink for Parquet, and its windows count in Python. Ours read and write Parquet with Arrow,
-  and count a batch with Arrow first. It gets fewer messages, as the tables show.
-- PyFlink's Table API has no function with state for each message; its running count is a keyed process function.
-- Bytewax has no interval join. Its `join_window` pairs what is in one window, and no windows give exactly the pairs
-  within a bound, each once.
-- Restarts with much state aren't measured against peers yet.
-- All contestants share one machine. A cluster would add a network, and other bottlenecks.
-- Pathway isn't measured yet. Its license, the Business Source License 1.1, allows use outside production, and doesn't
-  forbid publishing results.
 """
 
 
@@ -112,23 +91,39 @@ def plots_of(figures: Figures) -> dict[str, tuple[str, str]]:
 
 
 def page_of(figures: Figures, plots: Mapping[str, tuple[str, str]], prefix: str) -> str:
-    """Write the page in Markdown. ``prefix`` begins the paths of plots."""
+    """Write what is between the marks, in Markdown. ``prefix`` begins the paths of plots."""
     machine = figures["machine"]
     versions = {name: text for name, text in machine["packages"].items() if text}
     listed = ", ".join(f"{name} {text}" for name, text in versions.items())
-    about = machine | {"versions": listed, "command": _without_files(figures["command"])}
-    lines = [ABOUT.format_map(about | {"spread": SPREAD_MAX, "others": OTHERS_MAX})]
+    command = _without_files(figures["command"]).replace(" && ", " &&\n")
+    told = {"command": _note("The command of this run", f"```sh\n{command}\n```"), "summary": summary(figures)}
+    about = machine | told | {"versions": listed, "spread": SPREAD_MAX, "others": OTHERS_MAX}
+    lines = [ABOUT.format_map(about)]
     lines += [f"![{about}]({prefix}{name}.svg)\n" for name, (about, _) in plots.items()]
     for name, part in figures["parts"].items():
         before, after = part["loads"]
         lines.append(f"## {part['about'][0].upper()}{part['about'][1:]}\n")
         load = f"The load average was {before:.1f} before and {after:.1f} after."
         lines.append(f"`--only {name}` took {part['seconds']:.0f} s. {load}\n")
-        lines += [f"**{_cell(note)}**\n" for note in part["notes"]]
+        left_out = [note for note in part["notes"] if note.startswith(LEFT_OUT)]
+        lines += [f"**{_cell(note)}**\n" for note in part["notes"] if note not in left_out]
         lines += [_table(one["title"], one["columns"], one["rows"]) for one in part["tables"]]
+        if left_out:
+            lines.append(_note("What this run left out", "\n".join(f"- {_cell(note)}" for note in left_out)))
     settings = [structured_settings(), *machine.get("peers", ())]
     lines.append("\n".join(["## How others are set up", "", *(f"- {one}" for one in settings), ""]))
-    return "\n".join([*lines, NOT_COMPARABLE])
+    return "\n".join(lines)
+
+
+def summary(figures: Figures) -> str:
+    """Messages a second of all contestants and queries, as a table; empty if none of these were measured."""
+    columns = ["messages a second", *NAMES.values()]
+    rows = [
+        [title, *(shown(found.get(name, {}).get("messages_per_s")) for name in NAMES)]
+        for part, title in QUERIES.items()
+        if (found := figures.get(part))
+    ]
+    return "\n".join([*_rows(columns, rows), "", ""]) if rows else ""
 
 
 def _without_files(command: str) -> str:
@@ -143,10 +138,17 @@ def structured_settings() -> str:
     return f"Structured Streaming. {explained} Settings: {listed}."
 
 
+def _note(title: str, text: str) -> str:
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>\n'
+
+
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([f"{title[0].upper()}{title[1:]}:", "", *_rows(columns, rows), ""])
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     head = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
-    body = ["| " + " | ".join(map(_cell, line)) + " |" for line in [*head, *rows]]
-    return "\n".join([f"{title[0].upper()}{title[1:]}:", "", *body, ""])
+    return ["| " + " | ".join(map(_cell, line)) + " |" for line in [*head, *rows]]
 
 
 def _cell(text: str) -> str:
@@ -154,14 +156,20 @@ def _cell(text: str) -> str:
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the page and its plots."""
+    """Write the plots, and what is between the marks of the page. The rest of the page stays as it is."""
     figures = json.loads(results.read_text(encoding="utf-8"))
+    before = page.read_text(encoding="utf-8") if page.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
+    head, begun, rest = before.partition(BEGIN)
+    _, ended, tail = rest.partition(END)
+    if not (begun and ended):
+        raise SystemExit(f"{page} has no {BEGIN} and {END} to write between")
     plots = plots_of(figures)
     images = page.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
     for name, (_, plot) in plots.items():
         (images / f"{page.stem}-{name}.svg").write_text(plot, encoding="utf-8")
-    page.write_text(page_of(figures, plots, f"images/{page.stem}-"), encoding="utf-8")
+    made = page_of(figures, plots, f"images/{page.stem}-")
+    page.write_text(f"{head}{BEGIN}\n\n{made}\n{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
