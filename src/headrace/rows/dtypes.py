@@ -116,7 +116,7 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
     lower = plain.lower()
     if lower in _SHORT:
         return _SHORT[lower]
-    if plain in _PLAIN:
+    if plain in _PLAIN and _PLAIN[plain] is not pl.Int128:  # which no stream can hold
         return _PLAIN[plain]()
     if lower.startswith("list[") and lower.endswith("]"):
         return pl.List(parse_dtype(plain[5:-1], column))
