@@ -18,8 +18,11 @@ import pytest
 import typer
 
 import headrace as hr
+from headrace.api.operators.steps import FAILED_COLUMNS
+from headrace.api.specs import DEAD_LETTER_COLUMNS
 from headrace.coordinator.messages import What
 from headrace.core.metrics import BY_NAME
+from headrace.kit import harness
 from headrace.operate.cli.main import app as command_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +177,7 @@ ELSEWHERE = {
 
 
 def test_commands_and_their_options_exist() -> None:
-    wrong = []
+    wrong: list[tuple[str, ...]] = []
     for page, line in named(r"(?:^\$ |^|`)headrace ([a-z][^`\n#|]*)", ALL):
         words = line.split()
         verb = next((one for one in (" ".join(words[:2]), words[0]) if one in VERBS), None)
@@ -226,6 +229,41 @@ def test_options_are_on_the_page_of_their_subject(function: Callable[..., Any]) 
     shown = " ".join(text(f"docs/{page}") for page in OPTIONS[function])
     options = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
     assert [name for name in options if not re.search(rf"\b{name}\b", shown)] == []
+
+
+METHODS: Sequence[tuple[str, str, type]] = [
+    ("docs/testing.md", r"\bt", harness.TestApp),
+    ("docs/changing-an-app.md", r"\bt", harness.TestApp),
+    ("docs/notebooks.md", r"\brun", hr.runs.Run),
+    ("docs/queryable-state.md", r"\bprices", hr.tables.TableReader),
+    ("docs/queryable-state.md", r"\bTableReader", hr.tables.TableReader),
+    ("docs/streams-and-the-log.md", r"\breader", hr.streams.StreamReader),
+    ("docs/streams-and-the-log.md", r"\bStreamReader", hr.streams.StreamReader),
+    ("docs/low-level-tasks.md", r"(?<!\w)out", hr.tasks.Out),
+    ("docs/low-level-tasks.md", r"\bcontext", hr.tasks.TaskContext),
+    ("docs/startpoints.md", r"\bpoints", hr.startpoints.Startpoints),
+]
+
+
+@pytest.mark.parametrize(("page", "name", "of"), METHODS)
+def test_methods_exist(page: str, name: str, of: type) -> None:
+    found = [one for _, one in named(rf"{name}\.(\w+)", [page])]
+    assert [one for one in found if not hasattr(of, one) and f"self.{one}" not in inspect.getsource(of)] == []
+    assert found
+
+
+def test_the_page_about_tests_has_all_that_a_test_can_do() -> None:
+    public = {name for name in vars(harness.TestApp) if not name.startswith("_")} - {"close"}
+    assert [name for name in sorted(public) if f"`t.{name}" not in text("docs/testing.md")] == []
+
+
+@pytest.mark.parametrize(
+    ("opening", "columns"),
+    [("A dead letter has the columns", DEAD_LETTER_COLUMNS), ("A letter has the columns", FAILED_COLUMNS)],
+)
+def test_letters_have_the_columns_that_the_page_lists(opening: str, columns: Mapping[str, Any]) -> None:
+    listed = re.findall(r"`([a-z_]+)`", text("docs/errors-and-policies.md").partition(opening)[2])
+    assert listed[: len(columns)] == list(columns)
 
 
 def test_every_kind_of_wait_is_explained() -> None:

@@ -220,6 +220,8 @@ CLAIMS = [
     ),
     ("docs/metrics.md", "at most {} of your series", counted.SERIES_MAX),
     ("docs/metrics.md", "at most {:,} commits wait", telemetry.ROOM),
+    ("docs/metrics.md", "`OTEL_METRIC_EXPORT_INTERVAL` ({} ms)", telemetry._METRICS_EVERY_MS),
+    ("docs/metrics.md", "`OTEL_BSP_SCHEDULE_DELAY` ({} ms)", telemetry._TRACES_EVERY_MS),
     ("docs/notebooks.md", "drain for at most {:g} s", run.AT_EXIT_S),
     (
         "docs/notebooks.md",
@@ -239,7 +241,7 @@ CLAIMS = [
     ("docs/queryable-state.md", "{:,} keys at most", messages.KEYS_MAX),
     ("docs/queryable-state.md", "and {:,} at most. If there are more", messages.ROWS_MAX - 1),
     ("docs/reliability.md", "after {} s, tasks go on", times(attempt.PATIENCE_MS)),
-    ("docs/reliability.md", "({} of them, and {} shapes without operators)", (len(CASES), len(SHAPES | MOVED))),
+    ("docs/reliability.md", "({} of them, and {} shapes without operators)", (len(CASES), len(SHAPES) + len(MOVED))),
     ("docs/reliability.md", "the {} factors with their {} values", (len(FACTORS), sum(map(len, FACTORS.values())))),
     ("docs/retention.md", "in steps of {} MiB", outlet.TRIM_STEP // MIB),
     ("docs/retention.md", "has grown by {} MiB", task_state.SNAPSHOT_AFTER_BYTES // MIB),
