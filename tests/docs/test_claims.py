@@ -108,6 +108,18 @@ def test_metrics_exist() -> None:
     assert [(page, one) for page, one in found if one not in BY_NAME and one not in OTHERS] == []
 
 
+def test_members_of_classes_exist() -> None:
+    """Names such as ``Operator.owes`` on pages for developers."""
+    inside = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("simulator/*.py")) + source()
+    classes = dict(re.findall(r"^class (\w+)(.*?)(?=^\S)", inside, flags=re.M | re.S))
+    found = [(page, *one.split(".")) for page, one in named(r"`([A-Z]\w+\.[a-z_]\w+)`", ALL)]
+    missing = [
+        (page, of, name) for page, of, name in found if of in classes and not re.search(rf"\b{name}\b", classes[of])
+    ]
+    assert missing == []
+    assert len([of for _, of, _ in found if of in classes]) > 20
+
+
 def test_errors_exist() -> None:
     found = [(page, one) for page, one in named(r"\b[A-Z]\w+Error\b") if one not in OTHERS]
     assert [(page, one) for page, one in found if not hasattr(hr.errors, one) and not hasattr(builtins, one)] == []

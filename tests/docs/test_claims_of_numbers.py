@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from headrace.connectors.kinesis import dealing
 from headrace.connectors.kinesis.target import KEY_CHARS_MAX
 from headrace.connectors.otel import telemetry
 from headrace.connectors.sql import metadata as postgres
-from headrace.coordinator import books, ledger, listener, messages, publication
+from headrace.coordinator import books, ledger, listener, messages, publication, server
 from headrace.core import frame, log
 from headrace.core import metrics as counted
 from headrace.core.clock import to_ms
@@ -118,12 +119,16 @@ def test_the_table_of_settings_has_their_defaults() -> None:
     assert set(table) == set(given) - {"self", "name"}
 
 
-WORDS = {2: "two", 5: "five", 8: "eight", 10: "ten", 1000: "thousand", 1_000_000: "a million"}
+WORDS = {2: "two", 3: "three", 5: "five", 8: "eight", 10: "ten", 1000: "thousand", 1_000_000: "a million"}
 SPANS = {0.5: "half a second", 30: "half a minute", 60: "a minute", 900: "quarter of an hour", 86_400: "a day"}
 
 
 def word(number: float) -> str:
     return WORDS.get(int(number), f"{number:g}")
+
+
+def default(function: Callable[..., Any], name: str) -> Any:
+    return inspect.signature(function).parameters[name].default
 
 
 def span(seconds: float) -> str:
@@ -140,6 +145,29 @@ CLAIMS = [
     ("docs/alerts.md", "After `restarts_max` ({}) restarts", specs.RESTARTS_MAX),
     ("docs/batch.md", "Arrow batches of up to {:,} rows", batch.PIECE_ROWS),
     ("docs/calls-and-remote-tables.md", "takes longer than {} seconds is an error", word(CALLS_MS_MAX // 1000)),
+    (
+        "docs/calls-and-remote-tables.md",
+        "most `concurrency` calls at once ({})",
+        default(hr.Stream.map_async, "concurrency"),
+    ),
+    (
+        "docs/calls-and-remote-tables.md",
+        "within `timeout` ({} s), it is",
+        default(hr.Stream.map_async, "timeout").removesuffix("s"),
+    ),
+    ("docs/calls-and-remote-tables.md", "by default {} attempts in all", word(default(hr.calls.retry, "attempts"))),
+    ("docs/calls-and-remote-tables.md", "at most `batch` ({})", default(hr.tables.remote, "batch")),
+    (
+        "docs/calls-and-remote-tables.md",
+        "up to `concurrency` reads at once ({})",
+        default(hr.tables.remote, "concurrency"),
+    ),
+    (
+        "docs/calls-and-remote-tables.md",
+        "within `timeout` ({} s), is",
+        default(hr.tables.remote, "timeout").removesuffix("s"),
+    ),
+    ("docs/clusters.md", "wait up to {} seconds for the others", word(server.WAIT_MS / 1000)),
     ("docs/cost.md", "one after every {} MiB of changes", task_state.SNAPSHOT_AFTER_BYTES // MIB),
     ("docs/dashboard.md", "At most {} pages may be open", live.MOST_LISTENERS),
     ("docs/dashboard.md", "reads nothing for {:g} seconds is disconnected", listener.SLOW_S),
@@ -226,7 +254,7 @@ CLAIMS = [
     (
         "docs/notebooks.md",
         "the first {:,} rows of each input",
-        inspect.signature(hr.Stream.head).parameters["sample"].default,
+        default(hr.Stream.head, "sample"),
     ),
     ("docs/plan.md", "inputs and outputs, at most {}", INTERMEDIATE_PARTITIONS_MAX),
     ("docs/plan.md", "other hosts keep current, up to {}", specs.STANDBY_MAX),
