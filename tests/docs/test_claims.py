@@ -9,7 +9,7 @@ import builtins
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -18,12 +18,22 @@ import pytest
 import typer
 
 import headrace as hr
+from headrace.api.descriptors import NewFiles
 from headrace.api.operators.steps import FAILED_COLUMNS
-from headrace.api.specs import DEAD_LETTER_COLUMNS
-from headrace.coordinator.messages import What
+from headrace.api.specs import DEAD_LETTER_COLUMNS, OnError
+from headrace.connectors.kafka.settings import KafkaColumn
+from headrace.connectors.kinesis.api import LeaseAhead
+from headrace.connectors.kinesis.descriptor import RECORD_COLUMNS
+from headrace.coordinator.messages import AppState, What
+from headrace.core.frame import Kind
 from headrace.core.metrics import BY_NAME
 from headrace.kit import harness
+from headrace.life.startpoints import State
 from headrace.operate.cli.main import app as command_line
+from headrace.plan.changes import Verdict
+from headrace.rows import dtypes
+from headrace.spark.reading import READING
+from headrace.spark.writing import WRITING
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
@@ -289,6 +299,40 @@ def test_every_namespace_of_the_metadata_store_is_listed() -> None:
     section = text("docs/formats.md").partition("## The metadata store")[2].partition("\n## ")[0]
     assert {one.removesuffix("/<app>") for one in re.findall(r"^\| `([^`]+)`", section, flags=re.M)} == found
     assert len(found) > 6
+
+
+LISTS: Sequence[tuple[str, str, Collection[str]]] = [
+    ("docs/changing-an-app.md", "^\\| {} \\|", [verdict.value for verdict in Verdict]),
+    ("docs/dataframes.md", "`{}`|\\| {},", READING),
+    ("docs/dataframes-writing.md", "`{}`|\\| {},", WRITING),
+    ("docs/deploying.md", "`{}`", set(get_args(AppState)) - {"starting", "running", "draining", "unreachable"}),
+    ("docs/errors-and-policies.md", '^\\| `"{}"`', get_args(OnError)),
+    ("docs/files.md", '^\\| `"{}"`', get_args(NewFiles)),
+    ("docs/formats.md", "`{}`", dtypes._SHORT),
+    ("docs/kafka.md", '`"{}"`', get_args(KafkaColumn)),
+    ("docs/kinesis.md", '`"{}"`', RECORD_COLUMNS),
+    ("docs/kinesis.md", '"{}"', get_args(LeaseAhead)),
+    ("docs/plug-ins.md", "`headrace.{}`", ["systems", "row_systems", "io", "formats", "metadata"]),
+    ("docs/startpoints.md", "^\\| {}|, {} \\|", get_args(State)),
+    ("docs/windows.md", "`hr.triggers.{}\\(", set(hr.triggers.__all__) - {"Trigger"}),
+    ("docs/windows.md", "{}(?:\\(|`)", set(hr.aggregates.__all__) - {"Aggregate"}),
+]
+"""A page, how an entry of a list or a table looks there, and all entries that there are."""
+
+
+@pytest.mark.parametrize(("page", "looks", "entries"), LISTS)
+def test_a_list_is_whole(page: str, looks: str, entries: Collection[str]) -> None:
+    missing = [one for one in entries if not re.search(looks.replace("{}", re.escape(one)), text(page), flags=re.M)]
+    assert missing == []
+
+
+def test_kinds_of_frames_have_their_numbers() -> None:
+    rows = re.findall(r"^\| (\d+(?:, \d+)*) \| ([a-z ,]+) \|", text("docs/formats.md"), flags=re.M)
+    shown = {
+        kind: int(n) for numbers, kinds in rows for n, kind in zip(numbers.split(", "), kinds.split(", "), strict=True)
+    }
+    named = {"end of stream": Kind.END_OF_STREAM} | {kind.name.lower(): kind for kind in Kind if "_" not in kind.name}
+    assert shown == named
 
 
 # -- what the program says
