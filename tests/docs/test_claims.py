@@ -22,8 +22,7 @@ from headrace.api.descriptors import NewFiles
 from headrace.api.operators.steps import FAILED_COLUMNS
 from headrace.api.specs import DEAD_LETTER_COLUMNS, OnError
 from headrace.connectors.kafka.settings import KafkaColumn
-from headrace.connectors.kinesis.api import LeaseAhead
-from headrace.connectors.kinesis.descriptor import RECORD_COLUMNS
+from headrace.connectors.kinesis.api import RECORD_COLUMNS, LeaseAhead
 from headrace.coordinator.messages import AppState, What
 from headrace.core.frame import Kind
 from headrace.core.metrics import BY_NAME
