@@ -351,6 +351,14 @@ def test_the_readme_says_how_many_times_as_fast() -> None:
     assert round(float(picture[0])) == 5
 
 
+def test_throughput_is_told_on_one_page() -> None:
+    """Others lead there, or are compared with it here: figures of two runs contradict each other."""
+    rate = re.compile(r"\d,\d{3} (?:messages|records|msg)(?:/s| a second| per second)|\d\.\d times as fast")
+    others = [page for page in (*PAGES, "ARCHITECTURE.md", "CHANGELOG.md") if page != "docs/performance.md"]
+    told = {page: re.sub(r"```.*?```", "", text(page), flags=re.S) for page in others}
+    assert [(page, found[0]) for page, shown in told.items() for found in rate.finditer(" ".join(shown.split()))] == []
+
+
 def test_the_cost_of_frequent_checkpoints_is_the_measured_one() -> None:
     rows = {row[""]: row for row in measured("(b) by guarantee (expected ratio: 0.97 or better)")}
     ratios = {name: float(row["ratio"]) for name, row in rows.items()}
