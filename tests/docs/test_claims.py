@@ -215,13 +215,14 @@ def test_options_that_stand_alone_exist() -> None:
     assert [(page, one) for page, one in named(r"`(--[a-z][a-z-]*)", ALL) if one not in known] == []
 
 
-def test_the_page_of_commands_has_their_arguments() -> None:
+def test_the_page_of_commands_has_their_arguments_and_their_help() -> None:
     wrong = []
     for name, verb in VERBS.items():
         usage = " ".join(verb.collect_usage_pieces(typer.Context(verb, info_name=name))[1:])
         usage = re.sub(r"\{([^}]+)\}", r"\1", usage.replace(" [ARGUMENTS]...", ""))
         usage = re.sub(r"\[(\[\w+\](?:\.\.\.)?)\](?:\.\.\.)?", r"\1", usage)
-        row = f"| `headrace {name} {usage}".rstrip() + "` |"
+        first = verb.help.partition("\n")[0].partition(". ")[0].removesuffix(".")
+        row = f"| `headrace {name} {usage}".rstrip() + f"` | {first[0].lower()}{first[1:]} |"
         wrong += [row] if row not in text("docs/command-line.md") else []
     assert wrong == []
 
