@@ -27,7 +27,7 @@ from headrace.api.checks import (
     unknown_column,
 )
 from headrace.api.descriptors import OutputDescriptor, Sql, SystemDescriptor, SystemLike, in_format, named_system
-from headrace.api.operators.spec import EventTime, OperatorSpec
+from headrace.api.operators.spec import EventTime, Key, OperatorSpec
 from headrace.api.operators.steps import (
     FAILED,
     FAILED_COLUMNS,
@@ -44,9 +44,10 @@ from headrace.api.remote import Remote
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, Settings, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
+from headrace.rows.changes import CHANGE
 from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
-from headrace.systems.registry import SystemSpec
+from headrace.systems.registry import SystemSpec, keeps_rows
 
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
 Sample = int | Mapping[str, Rows]
@@ -75,6 +76,8 @@ class Draft:
         self._claims: dict[str, tuple[str, Location]] = {}
         self._numbers: Counter[str] = Counter()
         self._keys: dict[str, tuple[str, ...] | None] = {}
+        self.change_keys: dict[str, Key] = {}
+        """For each node that tells changes of a key, the key."""
 
     def claim(self, what: str, id_: str | None, location: Location, default: str) -> str:
         """Claim a durable id, which must be unique in the app. Without one it is ``default``, which never counts.
@@ -221,6 +224,12 @@ class Draft:
         """Append a node. Without ``id_``, its kind and a number become its name."""
         for input_ in inputs:
             self._check_not_side_input(input_)
+            if not operator.takes_changes and self.changes_at(input_):
+                raise DeclarationError(
+                    f"{operator.kind} can't take {input_!r}, whose rows may be changed or deleted later",
+                    hint="put as_rows() before it, to get each change as a row of its own with the column 'change'; "
+                    "or compute with group_by(...).agg(...), top(...) or join(...), which follow changes",
+                )
         node = Node(
             id=id_ or self._next_id(kind),
             operator=operator,
@@ -230,7 +239,16 @@ class Draft:
             event_time=event_time,
         )
         self.nodes[node.id] = node
+        if inputs and schema is not None and CHANGE in schema.columns:
+            schemas = [self.nodes[input_].schema or schema for input_ in inputs]
+            key = operator.change_key([self.change_keys.get(input_) for input_ in inputs], schemas)
+            self.change_keys[node.id] = key
         return node
+
+    def changes_at(self, node: str) -> bool:
+        """Return whether a node's rows are changes."""
+        schema = self.nodes[node].schema
+        return schema is not None and CHANGE in schema.columns
 
     def read(self, spec: StreamSpec, location: Location) -> Node:
         """Add a stream that the app reads, and the ``Input`` that reads it."""
@@ -463,6 +481,17 @@ def check_target(target: object) -> None:
         raise DeclarationError(
             f"a flow can't be sent to {type(target).__name__} {target!s:.80}",
             hint='results go to an output, send_to("per-minute"), or to a table of app.table("...", key=...)',
+        )
+
+
+def check_takes_changes(spec: StreamSpec) -> None:
+    """Raise unless an output can be written with changes."""
+    if keeps_rows(spec.system):
+        raise DeclarationError(
+            f"the output {spec.id!r} ({spec.system.kind}) only takes new rows, and rows of this flow may be changed or "
+            "deleted later",
+            hint="put upserts() before it, to write the new row of each key and mark deletions with the column "
+            "'deleted'; or as_rows(), to write each change with the column 'change'",
         )
 
 

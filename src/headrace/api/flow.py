@@ -27,7 +27,16 @@ from headrace.api.checks import (
     projected,
     unchanged_columns,
 )
-from headrace.api.draft import Draft, Output, Table, adopt_schema, check_target, nulls_to_delete, target_keys
+from headrace.api.draft import (
+    Draft,
+    Output,
+    Table,
+    adopt_schema,
+    check_takes_changes,
+    check_target,
+    nulls_to_delete,
+    target_keys,
+)
 from headrace.api.operators.join import SendToTable, deleting_columns, version_time
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, Time, after_function, after_projection
 from headrace.api.operators.steps import (
@@ -54,6 +63,7 @@ from headrace.core.calls import Retry
 from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
+from headrace.rows.changes import CHANGE
 from headrace.rows.schema import Schema
 
 
@@ -113,6 +123,15 @@ class Flow:
         """
         return self._time if isinstance(self._time, EventTime) else None
 
+    @property
+    def changing(self) -> bool:
+        """Whether rows may be changed or deleted later: the column ``_change`` says of each what it does.
+
+        >>> views.changing, views.changes("member").changing
+        (False, True)
+        """
+        return CHANGE in self._schema.columns
+
     @override
     def __repr__(self) -> str:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
@@ -123,6 +142,11 @@ class Flow:
             target = self.draft.output_called(target, here)
         check_target(target)
         self._check_owner(target.draft, target.id)
+        if self.changing and isinstance(target, Output):
+            check_takes_changes(self.draft.streams[target.id])
+        elif self.changing and isinstance(target, Table):
+            self._send_changes(target, here)
+            return
         keys = target_keys(target, key, self._schema)
         stream = self._ordered(adopt_schema(target, self._schema), here)
         step: SendTo | SendToTable = SendTo(target.id, keys)
@@ -131,6 +155,10 @@ class Flow:
         elif isinstance(target, Table):
             step = SendToTable(target.id, time=version_time(target.spec, self._schema, self._time))
         self.draft.add("send_to", step, (stream.node,), here)
+
+    def _send_changes(self, table: Table, here: Location) -> None:
+        """Put the new row of each key into the table, and delete those that go; overridden where changes are known."""
+        raise NotImplementedError
 
     def _delete(self, table: Table, here: Location) -> None:
         if not isinstance(table, Table):
@@ -209,12 +237,26 @@ class Flow:
     ) -> Self:
         all_ = [as_expression(expr, "an argument") for expr in exprs]
         all_ += [named_expression(name, value) for name, value in named.items()]
+        all_ = self._keeping_changes(all_, keep=keep)
         schema = Schema.of(projected(self._schema, all_, keep=keep))
         if schema == self._schema and keep and not all_:
             raise DeclarationError("with_columns() needs at least one column", hint="pass an expression")
         same = unchanged_columns(self._schema, all_, keep=keep)
         time = after_projection(self._time, same, schema, kind, here)
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
+
+    def _keeping_changes(self, exprs: list[pl.Expr], *, keep: bool) -> list[pl.Expr]:
+        """The expressions, of which none computes ``_change``; if they are all that is left, it stays."""
+        if any(expr.meta.output_name(raise_if_undetermined=False) == CHANGE for expr in exprs):
+            plain = [expr for expr in exprs if expr.meta.is_column() and expr.meta.output_name() == CHANGE]
+            if not plain or not self.changing or keep:
+                raise DeclarationError(
+                    f"{CHANGE!r} is the column in which Headrace keeps whether a row was inserted, updated or deleted",
+                    hint="give yours another name; as_rows() makes changes rows with the column 'change', and "
+                    "as_changes() reads such rows as changes",
+                )
+            return exprs
+        return exprs if keep or not self.changing else [*exprs, pl.col(CHANGE)]
 
     def _ordered(self, names: tuple[str, ...], here: Location) -> Self:
         if tuple(self._schema.columns) == names:
@@ -248,7 +290,11 @@ class Flow:
         )
         self.draft.check_free(spec.stream)
         self.draft.add("step", operator, (self.node,), here, id_=id_)
-        return type(self)(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
+        read = self.draft.read(spec, here).id
+        if self.changing:
+            keys = [self.draft.change_keys.get(self.node)]
+            self.draft.change_keys[read] = operator.change_key(keys, [self._schema])
+        return type(self)(self.draft, read, self._schema, self._time)
 
     def _check_owner(self, draft: Draft, name: str) -> None:
         _check_same_app(repr(name), draft, self.draft)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn, final, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, final, overload
 
 import polars as pl
 
+from headrace.api.changing import Changing, changes_join, lost
 from headrace.api.checks import Declaring, SchemaLike, key_columns, key_name, key_parts, schema_difference
-from headrace.api.composed import Composed
 from headrace.api.descriptors import check_partitions
 from headrace.api.draft import Output, Table
 from headrace.api.flow import WindowedStream, check_flow
 from headrace.api.operators.join import (
+    ChangesHow,
     JoinHow,
     TableJoinHow,
     Within,
@@ -39,7 +40,7 @@ def _joined(keys: Sequence[str]) -> str:
 
 
 @final
-class Stream(Composed):
+class Stream(Changing):
     """A flow of messages at one point of an app. Immutable: each method is an operator and returns a new one.
 
     Examples
@@ -50,18 +51,24 @@ class Stream(Composed):
 
     __slots__ = ()
 
-    def merge(self, *others: Stream) -> Stream:
-        """Merge with ``others``: flows that have the same columns.
+    def merge(self, *streams: Stream) -> Stream:
+        """Merge with other ``streams``: flows that have the same columns.
 
         Examples
         --------
         >>> both = views.filter(pl.col("ms") > 100).merge(views.filter(pl.col("url") == "/"))
         """
         with Declaring("merge") as here:
+            others = list(streams)
             if not others:
                 raise DeclarationError("merge() needs at least one other stream", hint="pass the streams to merge with")
             for other in others:
                 check_flow(other, "the other side", self.draft)
+            if any(stream.changing for stream in (self, *others)):
+                first, *others = (stream._inserted(here) for stream in (self, *others))
+                if not self.changing:
+                    return first.merge(*others)
+            for other in others:
                 difference = schema_difference(other._schema, self._schema)
                 if difference:
                     raise DeclarationError(
@@ -200,6 +207,21 @@ class Stream(Composed):
     @overload
     def join(
         self,
+        other: Stream,
+        on: str | Sequence[str] | None = None,
+        *,
+        how: ChangesHow = "inner",
+        ttl: Duration | Literal["never"] | None = None,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        where: pl.Expr | None = None,
+        id: str | None = None,
+        suffix: str = "_right",
+    ) -> Stream: ...
+
+    @overload
+    def join(
+        self,
         other: Table,
         on: str | Sequence[str] | None = None,
         *,
@@ -213,12 +235,20 @@ class Stream(Composed):
         other: Stream | Table,
         on: str | Sequence[str] | None = None,
         *,
-        how: JoinHow = "inner",
+        how: ChangesHow = "inner",
         within: Within | None = None,
+        ttl: Duration | Literal["never"] | None = None,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        where: pl.Expr | None = None,
         id: str | None = None,
         suffix: str = "_right",
     ) -> Stream:
-        """Join with another stream by key within a bound of event time, or look up keys in a table.
+        """Join with another stream by key, within a bound of event time or all rows, or look up keys in a table.
+
+        With ``within``, messages meet that are near in event time. With ``ttl``, or if a side carries changes, all rows
+        of both sides meet, and each is kept until it is deleted, or for ``ttl``. The result carries changes, but for
+        an inner join of two flows that don't.
 
         Parameters
         ----------
@@ -228,10 +258,18 @@ class Stream(Composed):
             The key: columns that both sides have. For a table, this side's columns in the order of the table's key;
             by default those with the same names. For a stream, by default the key by which both are partitioned.
         how
-            ``"inner"``, ``"left"``, or, with a stream, ``"full"``.
+            ``"inner"``, ``"left"``, or, with a stream, ``"full"``; with ``ttl`` also ``"right"``, ``"semi"`` (the left
+            rows that have a partner) and ``"anti"`` (those that have none).
         within
             How far apart in event time the messages of two streams may be: ``"5m"`` before and after, or a pair such as
-            ``("-5m", "+1m")``. Required for a join of streams, not accepted for a join with a table.
+            ``("-5m", "+1m")``. Two streams need this or ``ttl``.
+        ttl
+            Join all rows, and forget a row so long (of the wall clock) after it came; ``"never"``: only when it is
+            deleted.
+        left_on, right_on
+            The keys, if the sides have other names for them, of a join with ``ttl``.
+        where
+            A further condition on the joined columns, of a join with ``ttl``.
         id
             The name of the join's state, if it has any: by default ``join-member``. Give one if there are several.
         suffix
@@ -247,6 +285,7 @@ class Stream(Composed):
         with Declaring("join") as here:
             if isinstance(other, Table):
                 self._check_owner(other.draft, other.id)
+                self._check_bounded(how, ttl, left_on, right_on, where)
                 left = (self._schema, self._time)
                 lookup, schema = table_join(left, other, on=on, how=how, within=within, suffix=suffix)
                 name = None
@@ -254,6 +293,16 @@ class Stream(Composed):
                     name = self.draft.claim("join", id, here, f"join-{other.id}")
                 return self._then("join", lookup, here, schema, self._time, id_=name)
             check_flow(other, "the other side", self.draft)
+            if within is None and (ttl is not None or self.changing or other.changing):
+                sides = self._join_keys(other, on, left_on, right_on)
+                kept = None if ttl in (None, "never") else ttl
+                step, schema = changes_join(
+                    self._schema, other._schema, on=sides, how=how, where=where, ttl=kept, suffix=suffix
+                )
+                name = self.draft.claim("join", id, here, f"join-{_joined(step.left_keys) or 'all'}")
+                time = lost(self._time, "may be that of an earlier row", "join", here)
+                return self._then("join", step, here, schema, time, id_=name, others=(other,))
+            self._check_bounded(how, ttl, left_on, right_on, where)
             on = self._common_key(other) if on is None else on
             left, right = (self._schema, self._time), (other._schema, other._time)
             join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
@@ -352,6 +401,28 @@ class Stream(Composed):
             one = {"messages": self}
             how = event_time, on_error, dead_letter, tables, writes
             return add_task(self.draft, Stream, task, one, outputs, id, *how, here)
+
+    def _join_keys(
+        self,
+        other: Stream,
+        on: str | Sequence[str] | None,
+        left_on: str | Sequence[str] | None,
+        right_on: str | Sequence[str] | None,
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if (left_on is None) != (right_on is None) or (on is not None and left_on is not None):
+            raise DeclarationError("a join takes on=, or both left_on= and right_on=", hint='write on="member"')
+        if left_on is not None and right_on is not None:
+            left = (left_on,) if isinstance(left_on, str) else tuple(left_on)
+            return left, (right_on,) if isinstance(right_on, str) else tuple(right_on)
+        keys = self._common_key(other) if on is None else (on,) if isinstance(on, str) else tuple(on)
+        return keys, keys
+
+    def _check_bounded(self, how: str, *others: object) -> None:
+        if how in ("right", "semi", "anti") or any(other is not None for other in others):
+            raise DeclarationError(
+                "ttl=, left_on=, right_on=, where= and how= right, semi or anti are for a join of all rows of streams",
+                hint='leave within= out, and say how long rows are kept: ttl="7d", or ttl="never"',
+            )
 
     def _key_or_own(self, key: str | Sequence[str] | None, what: str) -> str | Sequence[str] | None:
         if key is None or key_parts(key):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.api.dataframe import DataFrameInput
-from headrace.api.operators.join import SendToTable, StreamJoin, TableJoin
+from headrace.api.operators.join import SendToTable, TableJoin
 from headrace.api.operators.steps import (
     LATE,
     BatchFunction,
@@ -27,7 +27,6 @@ from headrace.api.operators.steps import (
     SideOutput,
 )
 from headrace.api.operators.task import TaskStep
-from headrace.api.operators.window import Deduplicate, Window
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import KeptKey, topological_order
@@ -96,11 +95,12 @@ def check_keys(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str,
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
         sides = [flows.get(before, _Flow()) for before in node.inputs]
-        if isinstance(node.operator, StreamJoin):
-            _check_join(graph, node, node.operator.keys, sides)
+        keyed = node.operator.keyed_inputs
+        if len(keyed) > 1:
+            _check_join(graph, node, keyed, sides)
             before += [] if any(side.together == "every task" for side in sides) else node.inputs
-        elif isinstance(node.operator, Window | Deduplicate) and node.operator.gathers_keys:
-            _require(graph, node, node.operator.keys, sides[0], "it gets")
+        elif keyed:
+            _require(graph, node, keyed[0], sides[0], "it gets")
             before += node.inputs
     for id_ in sorted(graph.tables):
         if graph.tables[id_].kind == "local":
@@ -134,14 +134,14 @@ def _written_by(graph: Graph, stream: str) -> tuple[str, ...]:
     return keys.pop() if len(keys) == 1 else ()
 
 
-def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[_Flow]) -> None:
+def _check_join(graph: Graph, node: Node, keyed: Sequence[tuple[str, ...]], sides: Sequence[_Flow]) -> None:
     if any(side.together == "every task" for side in sides):
         return
     left, right = (
         _require(graph, node, on, side, f"its {name} side has")
-        for side, name in zip(sides, ("left", "right"), strict=True)
+        for side, on, name in zip(sides, keyed, ("left", "right"), strict=True)
     )
-    _check_alike(graph, left, right, f"{node} joins on {names_of(on)}", "messages that belong together are")
+    _check_alike(graph, left, right, f"{node} joins on {names_of(keyed[0])}", "messages that belong together are")
 
 
 def _check_table(
@@ -179,7 +179,7 @@ def _check_alike(graph: Graph, left: _Placed | None, right: _Placed | None, what
 def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: str) -> _Placed | None:
     """How the flow is partitioned by columns of ``on``; None if all is in one task. Raises if it isn't."""
     placed = _placed(flow, on)
-    joins = isinstance(node.operator, StreamJoin | TableJoin)
+    joins = _joins(node)
     if placed is not None and flow.together == "some in every task" and not joins:
         raise PlanError(
             f"{node} keeps state by {names_of(on)}, and some of its messages are broadcast: every task would give "
@@ -193,6 +193,10 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
     raise PlanError(
         f"{node} {does} {names_of(on)}, but {cause}: {whose} messages of one {names_of(on)} in several tasks", hint=hint
     )
+
+
+def _joins(node: Node) -> bool:
+    return len(node.operator.keyed_inputs) > 1 or isinstance(node.operator, TableJoin)
 
 
 def _require_of_table(graph: Graph, table: TableSpec, who: str, flow: _Flow, does: str = "writes") -> _Placed | None:
@@ -230,7 +234,7 @@ def _why(graph: Graph, flow: _Flow, on: Sequence[str], node: Node | None) -> tup
     if flow.by is not None:
         by = [min(key) for key in flow.by.keys]
         both = ", ".join(repr(name) for name in dict.fromkeys([*by, *on]))
-        name = "on" if node is not None and isinstance(node.operator, StreamJoin | TableJoin) else "key"
+        name = "on" if node is not None and _joins(node) else "key"
         if node is None:
             return _by(graph, flow.by), f"partition what uses the table by its key: {_partition_by(on)}"
         return (
@@ -274,7 +278,7 @@ def names_of(names: Iterable[str]) -> str:
 
 
 def _partition_by(names: Sequence[str]) -> str:
-    return f"partition_by({', '.join(repr(name) for name in names)}, id=...)"
+    return f"partition_by({', '.join(repr(name) for name in names)}, id=...)" if names else "partition_by(None)"
 
 
 def _flows(graph: Graph, keys: Keys, counts: Mapping[str, int]) -> dict[str, _Flow]:
@@ -315,8 +319,9 @@ def _after(graph: Graph, node: Node, flows: Mapping[str, _Flow]) -> _Flow:
         return flows[graph.nodes[node.inputs[0]].inputs[0]]
     if isinstance(node.operator, Merge | TaskStep):
         return _merged(before)
-    if isinstance(node.operator, StreamJoin) and before[0].together == "every task":
-        return _renamed(before[1], {name: (name,) for name in node.operator.keys})
+    keyed = node.operator.keyed_inputs
+    if len(keyed) > 1 and before[0].together == "every task":
+        return _renamed(before[1], {theirs: (ours,) for ours, theirs in zip(*keyed, strict=True)})
     source = graph.nodes[node.inputs[0]]
     of_task = isinstance(node.operator, SideOutput) and isinstance(source.operator, TaskStep)
     schema = graph.nodes[source.inputs[0]].schema if of_task else source.schema

@@ -32,6 +32,7 @@ from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm, with_types
 
 JoinHow = Literal["inner", "left", "full"]
+ChangesHow = Literal["inner", "left", "right", "full", "semi", "anti"]
 Within = Duration | tuple[Duration, Duration]
 
 
@@ -44,6 +45,11 @@ class StreamJoin(OperatorSpec):
     code = "JOIN"
     hidden_state = "a join"
     gathers_keys = True
+
+    @property
+    @override
+    def keyed_inputs(self) -> tuple[tuple[str, ...], ...]:
+        return (self.keys, self.keys)
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
@@ -135,13 +141,13 @@ def stream_join(
     right: tuple[Schema, Time],
     *,
     on: str | Sequence[str],
-    how: JoinHow,
+    how: ChangesHow,
     within: Within | None,
     suffix: str,
     here: Location,
 ) -> tuple[IntervalJoin, Schema, Time]:
     """The checked spec of a join within a time bound, with the schema and event time of its results."""
-    _check_how(how)
+    how = _checked(how)
     before, after = _join_bounds(within)
     keys = _join_keys(on, left[0], right[0])
     columns = _joined_columns(left[0], right[0], keys, suffix)
@@ -158,13 +164,13 @@ def latest_join(
     right: tuple[Schema, Time],
     *,
     on: str | Sequence[str],
-    how: JoinHow,
+    how: ChangesHow,
     ttl: Duration,
     suffix: str,
     here: Location,
 ) -> tuple[LatestJoin, Schema, Time]:
     """The checked spec of a join of latest messages, with the schema and event time of its results."""
-    _check_how(how)
+    how = _checked(how)
     keys = _join_keys(on, left[0], right[0])
     columns = _joined_columns(left[0], right[0], keys, suffix)
     time = left[1]
@@ -174,16 +180,18 @@ def latest_join(
     return LatestJoin(keys, how, to_ms(ttl, "ttl", minimum=1), suffix), Schema.of(columns), time
 
 
-def _check_how(how: object) -> None:
-    if how not in ("inner", "left", "full"):
-        raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner", "left" or "full"')
+def _checked(how: ChangesHow) -> JoinHow:
+    if how == "inner" or how == "left" or how == "full":  # noqa: PLR1714 - so the type checker sees which
+        return how
+    raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner", "left" or "full"')
 
 
 def _join_bounds(within: Within | None) -> tuple[int, int]:
     if within is None:
         raise DeclarationError(
-            "a join of two streams needs within=, or it would have to keep all messages forever",
-            hint='write within="5m", or within=("-5m", "+1m"): from 5 min before the left one to 1 min after',
+            "a join of two streams needs within= or ttl=, or it would have to keep all messages forever",
+            hint='write within="5m", or within=("-5m", "+1m"): from 5 min before the left one to 1 min after; or '
+            'ttl="7d": all pairs, and each row is kept for so long',
         )
     if not isinstance(within, tuple):
         bound = to_ms(within, "within")
@@ -431,12 +439,12 @@ def table_join(
     table: Table,
     *,
     on: str | Sequence[str] | None,
-    how: JoinHow,
+    how: ChangesHow,
     within: Within | None,
     suffix: str,
 ) -> tuple[TableJoin, Schema]:
     """The checked spec of a join with a table, and the schema of its results."""
-    if how == "full" or how not in ("inner", "left"):
+    if how != "inner" and how != "left":  # noqa: PLR1714 - so the type checker sees which
         raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner" or "left"')
     if within is not None:
         raise DeclarationError(

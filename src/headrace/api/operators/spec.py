@@ -21,6 +21,7 @@ from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm
 
 ColumnSet = frozenset[str] | None
+Key = tuple[str, ...] | None
 
 
 def union(*parts: ColumnSet) -> ColumnSet:
@@ -206,6 +207,22 @@ class OperatorSpec:
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
         """For each column of its first input (``before``) the names under which it leaves unchanged, if it does."""
         return all_carried(before) if self.passes_rows else {}
+
+    @property
+    def keyed_inputs(self) -> tuple[tuple[str, ...], ...]:
+        """For each input the columns by which it keeps state; none if it keeps none by key, or in a table."""
+        return ()
+
+    takes_changes = False
+    """It does the right thing with a flow of changes (``rows/changes.py``)."""
+
+    def change_key(self, keys: Sequence[Key], inputs: Sequence[Schema]) -> Key:
+        """The key of the changes that it hands on, if its inputs' have ``keys``; None if they have none."""
+        if len(keys) != 1 or keys[0] is None:
+            return None
+        carried = self.carried(inputs[0])
+        named = [carried.get(name, ()) for name in keys[0]]
+        return tuple(some[0] for some in named) if all(named) else None
 
     @property
     def gathers_keys(self) -> bool:

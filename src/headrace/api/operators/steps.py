@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from typing_extensions import override
 from headrace.api.operators.spec import (
     ON_ERROR,
     ColumnSet,
+    Key,
     OnError,
     OperatorSpec,
     all_carried,
@@ -34,6 +35,7 @@ class Filter(OperatorSpec):
 
     predicate: pl.Expr
     kind = "filter"
+    takes_changes = True
     passes_rows = True
     row_by_row = True
 
@@ -55,6 +57,7 @@ class Project(OperatorSpec):
     exprs: tuple[pl.Expr, ...]
     keep: bool
     code = "MAP"
+    takes_changes = True
     row_by_row = True
 
     @property
@@ -280,6 +283,7 @@ class Merge(OperatorSpec):
     """All messages of all its inputs, which have the same schema."""
 
     kind = "merge"
+    takes_changes = True
     passes_rows = True
     row_by_row = True
 
@@ -316,6 +320,7 @@ class _StreamWriter(OperatorSpec):
     """Writes its messages to ``stream``."""
 
     stream: str
+    takes_changes = True
 
     @property
     @override
@@ -330,6 +335,11 @@ class PartitionBy(_StreamWriter):
     keys: tuple[str, ...]
     kind = "partition_by"
     passes_rows = True
+
+    @override
+    def change_key(self, keys: Sequence[Key], inputs: Sequence[Schema]) -> Key:
+        # A key's changes stay in order only if all of them go to the same partition.
+        return keys[0] if keys[0] is not None and set(self.keys) <= set(keys[0]) else None
 
     @property
     @override

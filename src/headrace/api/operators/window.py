@@ -164,6 +164,11 @@ class Window(OperatorSpec):
     def gathers_keys(self) -> bool:
         return bool(self.keys)
 
+    @property
+    @override
+    def keyed_inputs(self) -> tuple[tuple[str, ...], ...]:
+        return (self.keys,) if self.keys else ()
+
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         time = self.event_time
@@ -403,6 +408,11 @@ class Deduplicate(OperatorSpec):
     hidden_state = "a deduplicate"
     gathers_keys = True
     needs_event_time = True
+
+    @property
+    @override
+    def keyed_inputs(self) -> tuple[tuple[str, ...], ...]:
+        return (self.keys,)
 
     @property
     @override

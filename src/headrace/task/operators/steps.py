@@ -25,6 +25,7 @@ from headrace.api.operators.window import Deduplicate, DropLate, Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError
 from headrace.rows.casting import is_bounded
+from headrace.rows.changes import CHANGE, halves_apart
 from headrace.rows.given import concat_rows, rows_where
 from headrace.rows.hashing import hash_rows
 from headrace.stores.base import StateStore
@@ -44,6 +45,7 @@ class FilterOperator(Operator):
         # A constant is one value, not one for each row: leave it to Polars to broadcast it.
         constant = not spec.predicate.meta.root_names()
         self._columns = None if context.needed is None or constant else list(context.needed)
+        self._changes = node.schema is not None and CHANGE in node.schema.columns
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -55,6 +57,8 @@ class FilterOperator(Operator):
         except UNCOMPUTABLE as error:
             raise self.failed(error, "the predicate") from error
         self.provenance.became(lambda: self._places(rows))
+        if self._changes and CHANGE in kept.columns:  # it may have dropped one half of an update
+            kept = kept.with_columns(halves_apart())
         self.emit(kept)
 
     def _places(self, rows: pl.DataFrame) -> Sequence[int] | pl.Series:
