@@ -334,11 +334,12 @@ class GroupedStream(Generic[S]):
                 raise DeclarationError(
                     f"the group_by {self._id!r} has its aggregates already", hint="name all of them in one agg(...)"
                 )
-            step = replace(self._step, aggregates=named_aggregates(aggregates, named))
+            time = stream._time if isinstance(stream._time, EventTime) else None
+            step = replace(self._step, aggregates=named_aggregates(aggregates, named), event_time=time)
             check_running(step)
             del stream.draft.windows_without_aggregates[self._id]
-            time = lost(stream._time, "was aggregated", "group_by", here)
-            return stream._then("group_by", step, here, with_changes(step.results), time, id_=self._id)
+            left = lost(stream._time, "was aggregated", "group_by", here)
+            return stream._then("group_by", step, here, with_changes(step.results), left, id_=self._id)
 
     @override
     def __repr__(self) -> str:

@@ -17,16 +17,19 @@ from headrace.api.checks import value_dtype
 from headrace.api.operators.join import ChangesHow
 from headrace.api.operators.spec import (
     ColumnSet,
+    EventTime,
     Key,
     OperatorSpec,
     StateMeaning,
     columns_read,
     expiry,
     names,
+    offset,
     on_one_line,
     typed,
     union,
 )
+from headrace.api.operators.window import aggregate_form
 from headrace.core.clock import format_ms
 from headrace.core.errors import DeclarationError
 from headrace.rows.changes import CHANGE, KIND
@@ -62,6 +65,7 @@ class GroupBy(_OnChanges):
     aggregates: tuple[tuple[str, Aggregate], ...]
     input: Schema
     every_ms: int | None = None
+    event_time: EventTime | None = None
     kind = "group_by"
 
     @property
@@ -100,11 +104,34 @@ class GroupBy(_OnChanges):
         )
 
     @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """An aggregate may come and go. All stores are there, whichever a version of the app uses."""
+        key = with_types(self.keys, self.input.columns)
+        results = self.results
+        own = {"__of": pl.Int64(), "__number": pl.Int64(), "__text": pl.Binary()}
+        aggregates = {
+            name: aggregate_form(one, results[name], self.input, self.event_time) for name, one in self.aggregates
+        }
+        of = "of changes" if CHANGE in self.input.columns else "of rows"
+        values = {**key, **with_types(own, own)}
+        told = with_types([name for name, _ in self.aggregates], results)
+        return {
+            id_: StateForm(what=f"a group_by {of}", key=key, columns=aggregates),
+            f"{id_}.values": StateForm(what=f"the distinct values in a group_by {of}", key=values),
+            f"{id_}.rows": StateForm(what="the rows in a group_by", key=key, columns=aggregates),
+            f"{id_}.told": StateForm(what="what a group_by has told", key=key, columns=told),
+        }
+
+    @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         changes = "with changes" if CHANGE in self.input.columns else "without changes"
         fixed = {"kind": self.kind, "key": typed(self.keys, self.input), "input": changes}
-        aggregates = {name: one.definition for name, one in self.aggregates}
+        aggregates = {name: f"{one.definition}{self._by_time(one)}" for name, one in self.aggregates}
         return {id_: StateMeaning(fixed=fixed, columns=aggregates, sheds=True, key=self.keys)}
+
+    def _by_time(self, aggregate: Aggregate) -> str:
+        time = self.event_time if aggregate.kind in ("first", "last") else None
+        return "" if time is None else f" by {time.column}{offset(time.offset_ms)}"
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
@@ -113,9 +140,11 @@ class GroupBy(_OnChanges):
     @override
     def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
         exprs = [expr for _, one in self.aggregates for expr in (one.expr, one.by) if expr is not None]
-        change = {CHANGE} & set(self.input.columns)
+        own = {CHANGE} & set(self.input.columns)
+        if self.event_time is not None and any(self._by_time(one) for _, one in self.aggregates):
+            own.add(self.event_time.column)
         whole = any(one.function is not None and one.expr is None for _, one in self.aggregates)
-        return None if whole else union(frozenset(self.keys) | change, columns_read(exprs))
+        return None if whole else union(frozenset(self.keys) | own, columns_read(exprs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

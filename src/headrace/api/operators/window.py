@@ -107,23 +107,14 @@ class Window(OperatorSpec):
             id_: StateForm(
                 what=f"a window of {', '.join(words)}",
                 key=with_types(self.keys, self.input.columns),
-                columns={name: self._described(one, results[name]) for name, one in self.aggregates},
+                columns={
+                    name: aggregate_form(
+                        one, results[name], self.input, self.event_time, clocked=self.axis == "processing"
+                    )
+                    for name, one in self.aggregates
+                },
             )
         }
-
-    def _described(self, aggregate: Aggregate, result: pl.DataType) -> str:
-        words: list[str] = [aggregate.kind]
-        if aggregate.kind in ("first", "last"):
-            words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")
-            # Times that aggregates keep are in the unit of their column.
-            dtype = None if self.event_time is None else self.input.columns[self.event_time.column]
-            words += [f"in {dtype.time_unit}"] if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ms" else []
-        words.append(*described({"": result}).values())
-        if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
-            words += ["of", *described({"": value_dtype(self.input, aggregate.expr)}).values()]
-        if aggregate.by is not None:
-            words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
-        return " ".join(words)
 
     @property
     def _calls_functions(self) -> bool:
@@ -202,6 +193,24 @@ class Window(OperatorSpec):
         time = {self.event_time.column} if self.event_time is not None else set()
         exprs = [expr for _, one in self.aggregates for expr in (one.expr, one.by) if expr is not None]
         return union(frozenset(self.keys) | time, columns_read(exprs))
+
+
+def aggregate_form(
+    aggregate: Aggregate, result: pl.DataType, rows: Schema, time: EventTime | None, *, clocked: bool = False
+) -> str:
+    """What the parts of an aggregate of ``rows`` are, which stays as long as it is there."""
+    words: list[str] = [aggregate.kind]
+    if aggregate.kind in ("first", "last"):
+        words.append("by time" if time is not None or clocked else "by arrival")
+        # Times that aggregates keep are in the unit of their column.
+        dtype = None if time is None else rows.columns[time.column]
+        words += [f"in {dtype.time_unit}"] if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ms" else []
+    words.append(*described({"": result}).values())
+    if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
+        words += ["of", *described({"": value_dtype(rows, aggregate.expr)}).values()]
+    if aggregate.by is not None:
+        words += ["by", *described({"": value_dtype(rows, aggregate.by)}).values()]
+    return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

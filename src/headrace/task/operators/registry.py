@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.api.operators import steps
+from headrace.api.operators.changes import GroupBy
 from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.task import TaskStep
@@ -17,6 +18,7 @@ from headrace.task.operators.interval_join import IntervalJoinOperator
 from headrace.task.operators.joins import LatestJoinOperator, TableWriter, build_table_join
 from headrace.task.operators.keyed_windows import build_window
 from headrace.task.operators.low_level import TaskOperator
+from headrace.task.operators.running import GroupByOperator
 from headrace.task.operators.steps import (
     DeduplicateOperator,
     DropLateOperator,
@@ -50,6 +52,7 @@ _runs(steps.Sink, SinkOperator)
 _runs(Deduplicate, DeduplicateOperator)
 _runs(DropLate, DropLateOperator)
 _runs(Window, build_window)
+_runs(GroupBy, GroupByOperator)
 _runs(IntervalJoin, IntervalJoinOperator)
 _runs(LatestJoin, LatestJoinOperator)
 _runs(TableJoin, build_table_join)

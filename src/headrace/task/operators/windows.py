@@ -40,18 +40,63 @@ ROW = "__row"  # the number of the message of a batch that has completed a resul
 SLICE = "__slice"  # the start of a part that belongs to several windows, where people see it
 
 
-class WindowOperator(Operator):
+class Aggregating(Operator):
+    """The base of steps that aggregate the rows of each key."""
+
+    aggregation: Aggregation
+
+    def __init__(self, node: Node, keys: Sequence[str], aggregates: Sequence[str]) -> None:
+        super().__init__(node)
+        assert node.schema is not None, "what aggregates has an output schema"
+        self.keys = list(keys)
+        self.output = node.schema.columns
+        self._bounded = [name for name in aggregates if is_bounded(self.output[name])]
+
+    def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
+        try:
+            return self.aggregation.partial(rows, keys, *more)
+        except UNCOMPUTABLE as error:
+            raise self.failed(error, "an aggregate") from error
+
+    def check_results(self, results: pl.DataFrame) -> None:
+        self._check_sums(results)
+        self.check_bounds(results, self._bounded, "an aggregate")
+
+    def _check_sums(self, results: pl.DataFrame) -> None:
+        name = self.aggregation.overflown(results)
+        if name is None:
+            return
+        missing = results.filter(pl.col(name).is_null())
+        key = ", ".join(f"{column} = {missing.item(0, column)!r:.100}" for column in self.keys)
+        dtype = self.output[name]
+        wider = "" if isinstance(dtype, pl.Decimal) else ".cast(pl.Decimal(38, 0)), or of "
+        raise DataError(
+            f"{self.described(f'the sum {name!r}')} is too large for {dtype} "
+            f"in {missing.height} of {results.height} results{key and f'; the first has {key}'}",
+            hint=f"sum something wider: of the column{wider or ' '}.cast(pl.Float64), which rounds; "
+            "or filter out the messages that are too large",
+        )
+
+    @contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        try:
+            with self.user_call():
+                yield
+        except WrongResult as error:
+            raise error.told(self, what) from error
+        except RAISED as error:
+            raise self.failed(error, what, users_line(error)) from error
+
+
+class WindowOperator(Aggregating):
     """A window step of one task. Subclasses take messages, and emit results when time advances."""
 
     combined = False  # its input is partial results, made before the shuffle by ``combine``
     order: ClassVar[Sequence[str]] = (START,)  # results in this order are in that of the windows' ends
 
     def __init__(self, node: Node, spec: Window, counters: TaskMetrics) -> None:
-        super().__init__(node)
-        schema = node.schema
-        assert schema is not None, "a window node has an output schema"
+        super().__init__(node, spec.keys, [name for name, _ in spec.aggregates])
         self.spec = spec
-        self.keys = list(spec.keys)
         self.time = NEVER  # the time on the step's axis; ``NEVER`` before the first watermark
         at: pl.Expr | None = None
         self._time: StepTime | None = None
@@ -61,13 +106,11 @@ class WindowOperator(Operator):
             self._time = StepTime(f"operator {node.id!r}", time, dtype)
         self.aggregation = Aggregation(
             spec.aggregates,
-            {name: schema.columns[name] for name, _ in spec.aggregates},
+            {name: self.output[name] for name, _ in spec.aggregates},
             spec.input,
             at=at,
-            calling=self._calling,
+            calling=self.calling,
         )
-        self._output = schema.columns
-        self._bounded = [name for name, _ in spec.aggregates if is_bounded(schema.columns[name])]
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
 
@@ -145,12 +188,6 @@ class WindowOperator(Operator):
         assert self.now_ms is not None, "the host sets the wall clock before it hands on messages"
         return self.now_ms
 
-    def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
-        try:
-            return self.aggregation.partial(rows, keys, *more)
-        except UNCOMPUTABLE as error:
-            raise self.failed(error, "an aggregate") from error
-
     def conformed(self, rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         if rows.columns == list(columns):
             return rows
@@ -182,35 +219,19 @@ class WindowOperator(Operator):
         of_messages = [ROW] if ROW in merged.columns else []
         merged = sort_rows(merged, [*of_messages, *self.order, *self.keys])
         result = self.aggregation.final(merged, [START, END, *self.keys, *more])
-        self._check_sums(result)
-        self.check_bounds(result, self._bounded, "an aggregate")
+        self.check_results(result)
         bounds = [
-            from_ms(ours, self._output[public]).alias(public)
+            from_ms(ours, self.output[public]).alias(public)
             for ours, public in ((START, "window_start"), (END, "window_end"))
-            if public in self._output
+            if public in self.output
         ]
         first = 0
-        for part in result.with_columns(bounds).select(list(self._output)).iter_slices(pieces.PIECE_ROWS):
+        for part in result.with_columns(bounds).select(list(self.output)).iter_slices(pieces.PIECE_ROWS):
             if of_messages:
                 messages = merged[ROW][first : first + part.height]
                 self.provenance.became(lambda messages=messages: messages)  # type: ignore[misc]
             first += part.height
             self.emit(part)
-
-    def _check_sums(self, results: pl.DataFrame) -> None:
-        name = self.aggregation.overflown(results)
-        if name is None:
-            return
-        missing = results.filter(pl.col(name).is_null())
-        key = ", ".join(f"{column} = {missing.item(0, column)!r:.100}" for column in self.keys)
-        dtype = self._output[name]
-        wider = "" if isinstance(dtype, pl.Decimal) else ".cast(pl.Decimal(38, 0)), or of "
-        raise DataError(
-            f"{self.described(f'the sum {name!r}')} is too large for {dtype} "
-            f"in {missing.height} of {results.height} results{key and f'; the first has {key}'}",
-            hint=f"sum something wider: of the column{wider or ' '}.cast(pl.Float64), which rounds; "
-            "or filter out the messages that are too large",
-        )
 
     def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:
         return readable(self.aggregation.final(merged, [*self.keys, *bounds]))
@@ -220,16 +241,6 @@ class WindowOperator(Operator):
             now = max(stop, self.time)
             self.advance(now)
             self.time = now
-
-    @contextmanager
-    def _calling(self, what: str) -> Iterator[None]:
-        try:
-            with self.user_call():
-                yield
-        except WrongResult as error:
-            raise error.told(self, what) from error
-        except RAISED as error:
-            raise self.failed(error, what, users_line(error)) from error
 
 
 # -- panes -------------------------------------------------------------------------------------------
