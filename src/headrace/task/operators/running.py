@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -42,7 +43,9 @@ from headrace.task.operators.base import BuildContext
 from headrace.task.operators.windows import Aggregating
 
 _ALL = "__all"  # the key where there is none
-_N, _SEEN, _KEPT = "__n", "__seen", "__kept"  # how many rows a key has, has ever had, and has in ``<id>.rows``
+_N = "__n"  # how many rows a key has
+_SEEN = "__seen"  # not below the place among all rows of a key that any of them has
+_KEPT = "__kept"  # how many rows of a key are in ``<id>.rows``, or more
 _THERE, _DUE = "__there", "__due"
 _OF, _NUMBER, _TEXT = "__of", "__number", "__text"
 _VALUE, _WAS = "__value", "__was"
@@ -131,11 +134,12 @@ class GroupByOperator(Aggregating):
         before = self._store.take(rows.select(self.keys).unique())
         comes = pl.col(WEIGHT) > 0
         number = pl.len().cast(pl.Int64)
-        new = self.partial(rows.filter(comes), self.keys, number.alias(_N), number.alias(_SEEN))
-        gone = self._subtraction.partial(rows.filter(~comes), self.keys, number.alias(_N))
+        own = [number.alias(_N), number.alias(_KEPT)]
+        new = self.partial(rows.filter(comes), self.keys, *own, pl.lit(rows.height, pl.Int64).alias(_SEEN))
+        gone = self._subtraction.partial(rows.filter(~comes), self.keys, *own)
         gone = gone.with_columns(-pl.col(_N, *self._subtraction.parts))
-        found, moves = self._rows.take(rows, before)
-        merged = self._merged(before, [new, gone, *self._values.take(rows), *found])
+        moves = self._rows.take(rows, before)
+        merged = self._merged(before, [new, gone, *self._values.take(rows)])
         lost = self._rows.lost(moves, merged, before)
         if lost is not None:
             merged = self._found_again(merged, lost)
@@ -146,9 +150,11 @@ class GroupByOperator(Aggregating):
 
     def _found_again(self, merged: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
         rest = merged.join(lost, on=self.keys, how="anti", nulls_equal=True)
-        mine = merged.join(lost, on=self.keys, how="semi", nulls_equal=True)
-        again = self._rows.again(lost, mine.filter(pl.col(_N) > 0).select(self.keys))
-        return concat_rows([rest, self._merged(None, [mine.drop(*self._rows.parts, _KEPT), *again])])
+        mine = merged.join(lost, on=self.keys, how="semi", nulls_equal=True).drop(self._rows.parts)
+        for found in self._rows.again(lost, mine.filter(pl.col(_N) > 0).select(self.keys)):
+            mine = mine.join(found, on=self.keys, how="left", nulls_equal=True)
+        filled = (pl.col(part).fill_null(self._nothing[part]) for part in self._rows.parts)
+        return concat_rows([rest, mine.with_columns(*filled, pl.col(_N).alias(_KEPT)).select(self._columns)])
 
     def _merged(self, before: pl.DataFrame | None, new: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Frames may lack parts that they don't change."""
@@ -157,11 +163,15 @@ class GroupByOperator(Aggregating):
         return self.aggregation.merge(rows, self.keys, *(pl.col(name).sum() for name in self._counted))
 
     def _whole(self, frame: pl.DataFrame) -> pl.DataFrame:
-        nothing = {**self.aggregation.nothing, **{name: pl.Series([0], dtype=pl.Int64) for name in self._counted}}
         there = frame.columns
         return frame.select(
-            pl.col(name) if name in there else pl.lit(nothing[name]).first().alias(name) for name in self._columns
+            pl.col(name) if name in there else self._nothing[name].alias(name) for name in self._columns
         )
+
+    @cached_property
+    def _nothing(self) -> dict[str, pl.Expr]:
+        parts = {name: pl.lit(values).first() for name, values in self.aggregation.nothing.items()}
+        return parts | {name: pl.lit(0, pl.Int64) for name in self._counted}
 
     def _conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
         types = {**self._types, **self.aggregation.types}
@@ -385,7 +395,6 @@ class _Rows:
                 self._each.append(self._found(name, aggregate, spec, at, calling))
         self._types |= {_SEEN: pl.Int64(), _N: pl.Int64()}
         self.parts = [part for each in self._each for part in each.aggregation.parts]
-        self._counts = any(not each.nets for each in self._each)
         self.store = KeyedRows(f"{id_}.rows", keys, [], [], self._conformed, form=form)
 
     def _found(self, name: str, aggregate: Aggregate, spec: GroupBy, at: pl.Expr | None, calling: Calling) -> _Found:
@@ -410,26 +419,20 @@ class _Rows:
             Aggregation([(name, again)], wide, Schema.of(own), at=time, calling=calling),
         )
 
-    def take(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
-        """Keep what comes and goes: how many rows by key, and the rows for each aggregate."""
+    def take(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> list[pl.DataFrame]:
+        """Keep what comes and goes, and return it for each aggregate."""
         if not self._each:
-            return [], []
-        rows = self._numbered(rows, before) if self._counts else rows.with_columns(pl.lit(0, pl.Int64).alias(_SEEN))
+            return []
+        place = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
+        if before is not None:
+            seen = before.select(*self._keys, _SEEN)
+            rows = rows.join(seen, on=self._keys, how="left", nulls_equal=True, maintain_order="left")
+            place += pl.col(_SEEN).fill_null(0)
+        rows = rows.with_columns(place.alias(_SEEN))
         moves = [each.moves(rows, self._keys) for each in self._each]
         named = zip(self._each, moves, strict=True)
-        kept = concat_rows([self._whole(each.name, some.filter(pl.col(_N) != 0)) for each, some in named])
-        self.store.put(kept)
-        return [self._number(kept)], moves
-
-    def _numbered(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
-        """Each row with its place among all that have come of its key."""
-        place = (pl.col(WEIGHT) > 0).cast(pl.Int64).cum_sum().over(self._keys)
-        if before is None:
-            return rows.with_columns(place.alias(_SEEN))
-        seen = rows.join(
-            before.select(*self._keys, _SEEN), on=self._keys, how="left", nulls_equal=True, maintain_order="left"
-        )
-        return seen.with_columns(pl.col(_SEEN).fill_null(0) + place)
+        self.store.put(concat_rows([self._whole(each.name, some.filter(pl.col(_N) != 0)) for each, some in named]))
+        return moves
 
     def lost(
         self, moves: Sequence[pl.DataFrame], merged: pl.DataFrame, before: pl.DataFrame | None
@@ -439,20 +442,19 @@ class _Rows:
             return None
         keys = self._keys
         lost = [each.lost(some, merged, before, keys) for each, some in zip(self._each, moves, strict=True)]
-        most = len(self._each) * (2 * pl.col(_N) + _GONE_MIN)
+        most = 2 * pl.col(_N) + _GONE_MIN
         lost.append(merged.filter((pl.col(_N) <= 0) | (pl.col(_KEPT) > most)).select(keys))
         found = concat_rows(lost).unique()
         return found if found.height else None
 
     def again(self, keys: pl.DataFrame, alive: pl.DataFrame) -> list[pl.DataFrame]:
-        """The parts of the aggregates of these keys, found among all of their rows; how many these are."""
+        """The parts of the aggregates of these keys, found among all of their rows."""
         kept = self.store.take(keys)
         if kept is None:
-            return []
+            kept = pl.DataFrame(schema=self._types)
         kept = self._left(kept.join(alive, on=self._keys, how="semi", nulls_equal=True, maintain_order="left"))
         self.store.put(kept)
-        found = [each.aggregation.partial(kept.filter(pl.col(_OF) == each.name), self._keys) for each in self._each]
-        return [self._number(kept), *found]
+        return [each.aggregation.partial(kept.filter(pl.col(_OF) == each.name), self._keys) for each in self._each]
 
     def _left(self, kept: pl.DataFrame) -> pl.DataFrame:
         """The rows that are there, in the order of arrival."""
@@ -463,9 +465,6 @@ class _Rows:
         names = [each.name for each in self._each]
         rows = rows.filter((pl.col(_N) > 0) & pl.col(_OF).is_in(names))
         return rows.group_by(*same, _SEEN, maintain_order=True).agg(pl.col(_N).sum()).select(list(self._types))
-
-    def _number(self, kept: pl.DataFrame) -> pl.DataFrame:
-        return kept.group_by(self._keys).agg(pl.len().cast(pl.Int64).alias(_KEPT))
 
     def _whole(self, name: str, rows: pl.DataFrame) -> pl.DataFrame:
         there = rows.columns
