@@ -24,6 +24,7 @@ from headrace.api.operators.changes import (
 from headrace.api.operators.join import ChangesHow
 from headrace.api.operators.spec import EventTime, LostTime, Time
 from headrace.api.operators.steps import Filter, Project
+from headrace.api.operators.window import check_columns
 from headrace.api.other_names import missing
 from headrace.core.clock import Duration, to_ms
 from headrace.core.errors import DeclarationError
@@ -320,7 +321,9 @@ class GroupedStream(Generic[S]):
         """Aggregate all rows of each key; ``aggregates`` and ``named`` are as for ``window(...).agg``.
 
         Of a flow that carries changes, rows that are deleted don't count any more. Then ``fold``, ``reduce``,
-        ``implode`` and ``approx_n_unique`` are refused, as they can't take a value back.
+        ``implode`` and ``approx_n_unique`` are refused, as they can't take a value back. A sum of floats may differ in its
+        last digits from the sum of the rows that are left. ``first``, ``last`` and ``top_k`` know a row again by its
+        value (and by its event time, or what ``by`` says): of equal rows, the one that came first goes first.
 
         Examples
         --------
@@ -360,6 +363,7 @@ def check_running(step: GroupBy) -> None:
     """Raise unless a running aggregate can be computed."""
     if not step.aggregates:
         raise DeclarationError("it names no aggregate", hint='write .agg(views=pl.len(), bytes=pl.col("bytes").sum())')
+    check_columns((*step.input.columns, *(name for name, _ in step.aggregates)), "a group_by")
     for name, aggregate in step.aggregates:
         if name in step.keys or name == CHANGE:
             raise DeclarationError(f"the aggregate {name!r} has the name of another column", hint="rename it")

@@ -38,6 +38,7 @@ from window_apps import (
 
 import headrace as hr
 from headrace.api.operators.join import JoinHow
+from headrace.rows.changes import CHANGE, KIND, added_up
 
 # -- joins and tables -------------------------------------------------------------------------------
 
@@ -366,7 +367,38 @@ _SHAPES: dict[str, Shape] = {
     "session": hr.session("40ms"),
 }
 
+
+def running(every: str | None, *, changes: bool) -> Callable[[hr.App, str], None]:
+    def declare(app: hr.App, lateness: str) -> None:
+        grouped = by_k(app, "views", lateness)
+        if changes:  # the counts of k change, and so do those of g
+            counted = grouped.group_by(id="counts").agg(v=pl.len(), g=pl.col("g").max(), ts=pl.col("ts").max())
+            grouped = counted.partition_by("g", id="by-g").group_by(id="running", every=every)
+        else:
+            grouped = grouped.group_by(id="running", every=every)
+        results = grouped.agg(
+            n=pl.len(),
+            sum=pl.col("v").sum(),
+            least=pl.col("v").min(),
+            different=pl.col("v").filter(pl.col("v") > 3).drop_nulls().n_unique(),
+            last=hr.aggregates.last(pl.col("v")) if not changes else pl.col("v").max(),
+            three=hr.aggregates.top_k("v", 3),
+        )
+        results.as_rows().send_to(app.output("out"))
+
+    return declare
+
+
+def what_is_left(changes: pl.DataFrame) -> pl.DataFrame:
+    return added_up(changes.select(pl.exclude("change"), pl.col("change").cast(KIND).alias(CHANGE)))
+
+
 CASES = [
+    *(
+        Case(f"group_by{' of changes' * changes}, every={every}", running(every, changes=changes), settled=what_is_left)
+        for changes in (False, True)
+        for every in (None, "50ms")
+    ),
     *(Case(name, window(shape, whatever_order, by_time)) for name, shape in _SHAPES.items()),
     *(Case(f"{name} with ties", window(shape, whatever_order), ties=True) for name, shape in _SHAPES.items()),
     *(Case(f"{name} of rows", window_of_rows(shape)) for name, shape in _SHAPES.items()),

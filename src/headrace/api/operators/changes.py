@@ -82,6 +82,11 @@ class GroupBy(_OnChanges):
 
     @property
     @override
+    def defers(self) -> bool:
+        return self.every_ms is not None
+
+    @property
+    @override
     def keyed_inputs(self) -> tuple[tuple[str, ...], ...]:
         return (self.keys,)
 

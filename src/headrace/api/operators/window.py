@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -261,7 +261,7 @@ def window_step(
         panes=timing.panes,
         marked=marked,
     )
-    _check_columns(tuple(schema.columns))
+    check_columns(tuple(schema.columns), "a window")
     for bound in _own_columns(step):
         if bound in step.keys:
             raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
@@ -279,7 +279,7 @@ def with_aggregates(window: Window, aggregates: tuple[tuple[str, Aggregate], ...
     own = _own_columns(window)
     for name, aggregate in aggregates:
         _check_aggregate(name, aggregate, window, own)
-    _check_columns(tuple(name for name, _ in aggregates))
+    check_columns(tuple(name for name, _ in aggregates), "a window")
     return replace(window, aggregates=aggregates)
 
 
@@ -371,12 +371,13 @@ def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, 
     return needed_time(time, schema, "window", named)
 
 
-def _check_columns(names: tuple[str, ...]) -> None:
+def check_columns(names: Iterable[str], where: str) -> None:
+    """Raise if a column can't enter ``where``, because it has columns of its own."""
     for column in names:
         if column.startswith("__"):
             raise DeclarationError(
-                f"the column {column!r} can't enter a window: names that begin with '__' are reserved",
-                hint="rename it before the window",
+                f"the column {column!r} can't enter {where}: names that begin with '__' are reserved",
+                hint="rename it before",
             )
 
 

@@ -39,7 +39,7 @@ from headrace.stores.keyed import NEVER_DUE, KeyedRows
 from headrace.stores.tiers import in_lots
 from headrace.task.event_time import StepTime, is_whole_ms
 from headrace.task.operators.aggregation import TIME, Aggregation
-from headrace.task.operators.base import BuildContext
+from headrace.task.operators.base import UNCOMPUTABLE, BuildContext
 from headrace.task.operators.windows import Aggregating
 
 _ALL = "__all"  # the key where there is none
@@ -104,7 +104,10 @@ class GroupByOperator(Aggregating):
             rows = self._time.added(rows, TIME)
         if self.keys == [_ALL]:
             rows = rows.with_columns(pl.lit(0, pl.Int8).alias(_ALL))
-        before, after = self._taken_away(rows) if self._changing else self._added(rows)
+        try:
+            before, after = self._taken_away(rows) if self._changing else self._added(rows)
+        except UNCOMPUTABLE as error:
+            raise self.failed(error, "an aggregate") from error
         self._store.put(after)
         if self._every is None:
             self._send(self._results(before), self._results(after))
@@ -390,6 +393,7 @@ class _Rows:
         types = {_ALL: pl.Int8(), **without_changes(spec.input)}
         self._types: dict[str, pl.DataType] = {**{key: types[key] for key in keys}, _OF: pl.String()}
         self._each: list[_Found] = []
+        self._results = spec.results
         for name, aggregate in spec.aggregates if carries(spec.input.columns) else ():
             if aggregate.kind not in _ADDITIVE:
                 self._each.append(self._found(name, aggregate, spec, at, calling))
@@ -409,7 +413,7 @@ class _Rows:
         self._types |= own
         again = replace(aggregate, expr=pl.col(value), by=None if aggregate.by is None or by is None else pl.col(by))
         time = None if by is None else pl.col(by)
-        wide = {name: spec.results[name]}
+        wide = {name: self._results[name]}
         return _Found(
             name,
             aggregate,

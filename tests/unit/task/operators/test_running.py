@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,13 @@ from polars.testing import assert_frame_equal
 
 import headrace as hr
 from drawn import examples
+from headrace.api.operators.changes import GroupBy
 from headrace.rows.changes import AFTER, CHANGE, INSERT, KIND, added_up
+from headrace.stores.base import Share
+from headrace.task.metrics import TaskMetrics
+from headrace.task.operators import running
+from headrace.task.operators.base import BuildContext
+from headrace.task.operators.running import GroupByOperator
 from histories import batches, histories, total
 
 COLUMNS = {
@@ -51,7 +58,7 @@ def mean(rows: Sequence[Row], column: str) -> float | None:
 
 
 def extreme(rows: Sequence[Row], column: str, pick: Callable[[list[Any]], Any]) -> Any:
-    numbers = [value for value in seen(rows, column) if value == value]
+    numbers = [value for value in seen(rows, column) if not (isinstance(value, float) and math.isnan(value))]
     return pick(numbers) if numbers else next(iter(seen(rows, column)), None)
 
 
@@ -247,3 +254,224 @@ def in_order(changes: pl.DataFrame, keys: Sequence[str]) -> bool:
             half.add(key)
         here[key] = None if gone else row
     return not half
+
+
+# -- when changes leave --------------------------------------------------------------------------------
+def counting(every: str | None = None, changing: bool = False, **aggregates: Any) -> hr.App:
+    app = hr.App("counting")
+    columns = {"key": pl.String, "x": pl.Int64} | ({"change": pl.String} if changing else {})
+    rows = app.input("rows", columns, key="key")
+    rows = rows.as_changes() if changing else rows
+    rows.group_by("key", id="g", every=every).agg(**(aggregates or {"n": pl.len()})).as_rows().send_to(
+        app.output("out")
+    )
+    return app
+
+
+def rows_of(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    return [dict(zip(("key", "x", "change"), row, strict=False)) for row in rows]
+
+
+def test_each_batch_tells_what_changed_and_nothing_else() -> None:
+    with counting(hi=pl.col("x").max()).test() as t:
+        t.feed("rows", rows_of(("a", 1), ("b", 5)))
+        t.feed("rows", rows_of(("a", 3), ("b", 4)))
+        out = t.read("out").rows()
+    assert sorted(out[:2]) == [("a", 1, "insert"), ("b", 5, "insert")]
+    assert out[2:] == [("a", 1, "update_before"), ("a", 3, "update_after")]
+
+
+def test_changes_leave_at_most_once_in_every_and_all_are_told_at_the_end() -> None:
+    with counting("10s").test() as t:
+        t.feed("rows", rows_of(("a", 1), ("b", 1)))
+        t.feed("rows", rows_of(("a", 1)))
+        assert t.read("out").rows() == []
+        t.advance("10s")
+        assert sorted(t.read("out").rows()) == [("a", 2, "insert"), ("b", 1, "insert")]
+        t.feed("rows", rows_of(("a", 1)))
+        t.restart(checkpoint=True)
+        t.feed("rows", rows_of(("a", 1)))
+        t.advance("10s")
+        assert t.read("out").rows()[2:] == [("a", 2, "update_before"), ("a", 4, "update_after")]
+        t.feed("rows", rows_of(("b", 1)))
+        t.end()
+        assert t.read("out").rows()[4:] == [("b", 1, "update_before"), ("b", 2, "update_after")]
+
+
+def test_a_key_that_came_and_went_meanwhile_is_not_told() -> None:
+    with counting("10s", changing=True).test() as t:
+        t.feed("rows", rows_of(("a", 1, "insert")))
+        t.feed("rows", rows_of(("a", 1, "delete"), ("b", 1, "insert")))
+        t.advance("10s")
+        t.feed("rows", rows_of(("b", 1, "delete")))
+        t.advance("10s")
+        assert t.read("out").rows() == [("b", 1, "insert"), ("b", 1, "delete")]
+
+
+def test_results_that_wait_are_told_when_the_app_stops_waiting() -> None:
+    with counting("10s").test() as t:
+        t.feed("rows", rows_of(("a", 1)))
+        t.change(counting())
+        t.feed("rows", rows_of(("a", 1), ("b", 1)))
+        assert total(told(t.read("out"))) == [("a", 2), ("b", 1)]
+
+
+def test_a_crash_takes_back_what_was_counted_after_the_checkpoint() -> None:
+    with counting(changing=True, n=pl.len(), u=AGG.n_unique("x"), lo=pl.col("x").min()).test() as t:
+        t.feed("rows", rows_of(("a", 1, "insert"), ("a", 2, "insert")))
+        t.restart(checkpoint=True)
+        t.feed("rows", rows_of(("a", 1, "delete")))
+        t.restart()
+        t.end()
+        assert total(told(t.read("out", committed=True))) == [("a", 1, 1, 2)]
+
+
+def test_one_group_over_everything_goes_with_its_last_row() -> None:
+    app = hr.App("all")
+    rows = app.input("rows", {"x": pl.Int64, "change": pl.String}).as_changes()
+    rows.partition_by(None).group_by(None, id="g").agg(n=pl.len(), hi=pl.col("x").max()).as_rows().send_to(
+        app.output("out")
+    )
+    with app.test() as t:
+        for change in ("insert", "delete", "insert"):
+            t.feed("rows", [{"x": 7, "change": change}])
+        assert t.read("out").rows() == [(1, 7, change) for change in ("insert", "delete", "insert")]
+
+
+def test_results_of_many_keys_leave_in_batches_of_some_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_EMITTED_ROWS_MAX", 3)
+    operator = operator_of(counting())
+    sent: list[int] = []
+    monkeypatch.setattr(operator, "emit", lambda rows: sent.append(rows.height))
+    operator.on_batch(pl.DataFrame({"key": [*"abcdefgh"], "x": [1] * 8}))
+    assert sent == [3, 3, 2]
+
+
+# -- rows that are taken away --------------------------------------------------------------------------
+def test_a_row_taken_away_from_a_key_that_is_not_there_is_ignored_and_counted() -> None:
+    with counting(changing=True, n=pl.len(), s=pl.col("x").sum(), lo=pl.col("x").min()).test() as t:
+        t.feed("rows", rows_of(("a", 1, "delete"), ("a", 2, "delete"), ("b", 3, "insert")))
+        t.feed("rows", rows_of(("a", 5, "insert")))
+        assert t.counter("missing") == 2
+        assert total(told(t.read("out"))) == [("a", 1, 5, 5), ("b", 1, 3, 3)]
+
+
+def test_an_infinite_value_leaves_the_sum_with_its_row() -> None:
+    half = pl.col("x") / 2
+    odd = pl.when(pl.col("x") == 9).then(float("inf")).when(pl.col("x") == 8).then(float("nan")).otherwise(half)
+    with counting(changing=True, s=odd.sum(), m=odd.mean()).test() as t:
+        t.feed("rows", rows_of(("a", 9, "insert"), ("a", 3, "insert"), ("a", 8, "insert")))
+        t.feed("rows", rows_of(("a", 8, "delete")))
+        t.feed("rows", rows_of(("a", 9, "delete")))
+        out = t.read("out").filter(pl.col("change") != "update_before").select("s", "m").rows()
+    assert repr(out) == repr([(math.nan, math.nan), (math.inf, math.inf), (1.5, 1.5)])
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_a_sum_that_its_type_cannot_hold_is_an_error(changing: bool) -> None:
+    big = pl.col("x") * 2**61
+    with counting(changing=changing, s=big.sum()).test() as t:
+        t.feed("rows", rows_of(("a", 3, "insert")[: 2 + changing]))
+        with pytest.raises(
+            hr.errors.DataError, match=r"the sum 's' of operator 'g'.* is too large for Int64.*key = 'a'"
+        ):
+            t.feed("rows", rows_of(("a", 1, "insert")[: 2 + changing]))
+
+
+def test_rows_that_come_and_go_do_not_pile_up() -> None:
+    operator = operator_of(counting(changing=True, hi=pl.col("x").max(), last=AGG.last("x")))
+    feed(operator, ("a", 100, INSERT))
+    for n in range(60):
+        feed(operator, ("a", n, INSERT), ("a", n - 1, "delete") if n else ("a", 50, INSERT))
+    (kept,) = (store for store in operator.stores() if store.id == "g.rows")
+    assert kept.entries() < 100
+
+
+# -- state ---------------------------------------------------------------------------------------------
+def test_values_that_are_known_are_not_written_again() -> None:
+    operator = operator_of(counting(u=AGG.n_unique("x")))
+    values = operator.stores()[1]
+    rows = [("a", n) for n in range(1000)]
+    feed(operator, *rows)
+    first = values.take_changes(1)
+    feed(operator, *rows)
+    assert values.take_changes(2) == []
+    feed(operator, ("a", 1000), *rows)
+    second = values.take_changes(3)
+    assert 0 < sum(map(len, second)) < sum(map(len, first)) / 4
+    assert values.entries() == 1001
+
+
+def test_values_of_one_expression_are_kept_once() -> None:
+    few = pl.col("x").filter(pl.col("x") < 3).drop_nulls().n_unique()
+    operator = operator_of(counting(u=AGG.n_unique("x"), few=few, twice=AGG.n_unique("x")))
+    feed(operator, *[("a", n) for n in range(10)], ("b", 1), ("b", None))
+    assert operator.stores()[1].entries() == 11
+
+
+def as_json(**aggregates: Any) -> hr.App:
+    """In one column, so that the output stays as it is."""
+    app = hr.App("changing")
+    grouped = app.input("rows", {"key": pl.String, "x": pl.Int64}, key="key").group_by("key", id="g")
+    rows = grouped.agg(**aggregates).as_rows().select(row=pl.struct(pl.all()).struct.json_encode())
+    rows.send_to(app.output("out"))
+    return app
+
+
+def test_aggregates_come_and_go_and_new_ones_count_from_then_on() -> None:
+    few = pl.col("x").filter(pl.col("x") < 9).drop_nulls().n_unique()
+    with as_json(n=pl.len(), u=AGG.n_unique("x")).test() as t:
+        t.feed("rows", rows_of(("a", 1), ("a", 2)))
+        t.change(as_json(few=few, u=AGG.n_unique("x"), lo=pl.col("x").min()))
+        t.feed("rows", rows_of(("a", 2), ("a", 3), ("a", 9)))
+        last = json.loads(t.read("out")["row"][-1])
+    assert last == {"key": "a", "few": 2, "u": 4, "lo": 2, "change": "update_after"}
+
+
+def test_an_aggregate_that_is_now_something_else_is_refused() -> None:
+    with as_json(n=pl.len()).test() as t:
+        t.feed("rows", rows_of(("a", 1)))
+        with pytest.raises(hr.errors.PlanError, match="'n' was count, and is now sum of"):
+            t.change(as_json(n=pl.col("x").sum()))
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_state_is_divided_by_its_keys(partitions: int) -> None:
+    app = counting("10s", changing=True, hi=pl.col("x").max(), u=AGG.n_unique("x"), last=AGG.last("x"))
+    operator = operator_of(app)
+    feed(operator, *[(f"key-{n % 40}", n % 7, INSERT) for n in range(200)])
+    versions = [change for store in operator.stores() for change in store.take_changes(1)]
+    assert versions
+    found = []
+    for partition in range(partitions):
+        part, heard = operator_of(app), list[pl.DataFrame]()
+        for mine, store in zip(part.stores(), operator.stores(), strict=True):
+            for change in store.whole(Share(partition, partitions, ("key",))):
+                mine.apply(change)
+        part.emit = heard.append  # type: ignore[method-assign]
+        feed(part, *[(f"key-{n}", 6, "delete") for n in range(40) if n in (6, 13)])
+        part.on_end()
+        found += heard
+    feed(operator, *[(f"key-{n}", 6, "delete") for n in range(40) if n in (6, 13)])
+    whole = list[pl.DataFrame]()
+    operator.emit = whole.append  # type: ignore[method-assign]
+    operator.on_end()
+    assert_frame_equal(added_up(pl.concat(found)), added_up(pl.concat(whole)))
+
+
+def operator_of(app: hr.App) -> GroupByOperator:
+    node = app.graph().nodes["g"]
+    assert isinstance(node.operator, GroupBy)
+    unused: Any = None
+    context = BuildContext(
+        port=unused, counters=TaskMetrics(), calls=unused, tables=unused, inputs=(node.operator.input,)
+    )
+    operator = GroupByOperator(node, node.operator, context)
+    operator.now_ms = 0
+    return operator
+
+
+def feed(operator: GroupByOperator, *rows: tuple[Any, ...]) -> None:
+    spec = operator.node.operator
+    assert isinstance(spec, GroupBy)
+    operator.on_batch(pl.DataFrame(rows, spec.input.columns, orient="row"))
