@@ -321,9 +321,9 @@ class GroupedStream(Generic[S]):
         """Aggregate all rows of each key; ``aggregates`` and ``named`` are as for ``window(...).agg``.
 
         Of a flow that carries changes, rows that are deleted don't count any more. Then ``fold``, ``reduce``,
-        ``implode`` and ``approx_n_unique`` are refused, as they can't take a value back. A sum of floats may differ in its
-        last digits from the sum of the rows that are left. ``first``, ``last`` and ``top_k`` know a row again by its
-        value (and by its event time, or what ``by`` says): of equal rows, the one that came first goes first.
+        ``implode`` and ``approx_n_unique`` are refused, as they can't take a value back. A sum of floats may differ
+        in its last digits from the sum of the rows that are left. ``first``, ``last`` and ``top_k`` know a row again by
+        its value (and by its event time, or what ``by`` says): of equal rows, the one that came first goes first.
 
         Examples
         --------

@@ -356,6 +356,35 @@ def test_a_row_taken_away_from_a_key_that_is_not_there_is_ignored_and_counted() 
         assert total(told(t.read("out"))) == [("a", 1, 5, 5), ("b", 1, 3, 3)]
 
 
+def test_a_value_taken_away_that_is_not_there_does_not_owe_one() -> None:
+    with counting(changing=True, u=AGG.n_unique("x")).test() as t:
+        t.feed("rows", rows_of(*[("a", n, "insert") for n in (1, 3, 4)], ("a", 2, "delete")))
+        t.feed("rows", rows_of(("a", 2, "insert")))
+        assert total(told(t.read("out"))) == [("a", 4)]
+
+
+def test_of_equal_rows_the_first_to_come_goes_first() -> None:
+    with counting(changing=True, first=AGG.first("x"), last=AGG.last("x")).test() as t:
+        t.feed("rows", rows_of(("a", 1, "insert"), ("a", 2, "insert"), ("a", 1, "insert")))
+        t.feed("rows", rows_of(("a", 1, "delete")))
+        assert total(told(t.read("out"))) == [("a", 2, 1)]
+
+
+def test_a_value_that_came_and_went_in_one_batch_is_not_found() -> None:
+    with counting(changing=True, hi=pl.col("x").max(), last=AGG.last("x")).test() as t:
+        t.feed("rows", rows_of(("a", 5, "insert")))
+        t.feed("rows", rows_of(("a", 10, "insert"), ("a", 10, "delete")))
+        t.feed("rows", rows_of(("a", 5, "update_before"), ("a", 5, "update_after")))
+        assert t.read("out").rows() == [("a", 5, 5, "insert")]
+
+
+def test_both_zeros_are_one_value() -> None:
+    with counting(u=AGG.n_unique(pl.col("x") * 0.0)).test() as t:
+        t.feed("rows", rows_of(("a", 1)))
+        t.feed("rows", rows_of(("a", -1)))
+        assert total(told(t.read("out"))) == [("a", 1)]
+
+
 def test_an_infinite_value_leaves_the_sum_with_its_row() -> None:
     half = pl.col("x") / 2
     odd = pl.when(pl.col("x") == 9).then(float("inf")).when(pl.col("x") == 8).then(float("nan")).otherwise(half)
