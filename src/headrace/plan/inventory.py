@@ -316,7 +316,9 @@ def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]
         for store, meaning in plan.graph.kept_state(id_).items():
             dealing = Dealing(why_not="it has no key, so each task keeps one result for all of its messages")
             if meaning.key:
-                dealing = _dealing(plan.graph, stage, known, plan.graph.nodes[id_].inputs, meaning.key)
+                flows = plan.graph.nodes[id_].inputs
+                flows = flows if meaning.input is None else flows[meaning.input :][:1]
+                dealing = _dealing(plan.graph, stage, known, flows, meaning.key)
             yield _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]), dealing)
 
 

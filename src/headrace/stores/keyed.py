@@ -284,7 +284,8 @@ class _Manifest(Manifest, frozen=True, kw_only=True):
 class KeyedRows(StateStore):
     """Rows by key. A key may have several rows.
 
-    ``row`` are the columns that identify a row of a key. ``due`` are Int64 columns without nulls: a row can be asked
+    ``row`` are the columns that identify a row of a key; none are needed, as all rows of a key are taken together, but
+    the changelog then names each row that is removed, and not only its key. ``due`` are Int64 columns without nulls: a row can be asked
     for from that moment on. ``conform`` turns rows that an earlier version of the app put into rows of this version, or
     refuses them. ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
     """
@@ -324,15 +325,22 @@ class KeyedRows(StateStore):
         """Remove and return all rows of these distinct keys, oldest first; None if there are none."""
         keys, hashes, _ = self._in_order(keys)
         frames = []
+        gone = np.zeros(keys.height, np.bool_)
         for settled, segment in self._all():
             found = segment.find(keys, hashes, self._keys)
             if found is not None:
-                places, rows, _ = found
+                places, rows, asked = found
                 frames.append(rows)
                 segment.kill(places)
                 if settled:
-                    self._removed.append(rows.select(self._row))
+                    gone[asked] = True
                     self._tiers.changed = True
+                    if self._row != self._keys:
+                        self._removed.append(rows.select(self._row))
+        if not self._row:
+            self._removed_all |= bool(gone.any())
+        elif self._row == self._keys and gone.any():  # all rows of a key are gone: to name it once is enough
+            self._removed.append(rows_where(keys.select(self._row), pl.Series(gone)))
         self._drop_empty()
         return concat_rows(frames) if frames else None
 

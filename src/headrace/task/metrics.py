@@ -16,6 +16,7 @@ _log = logger(__name__)
 
 _LOGGED = {  # because nothing else reports these events
     "late": "messages came too late and had no effect",
+    "missing": "rows that were to be taken away weren't there",
     "rollbacks": "the task rolls back to its last commit, because a task upstream did, or stays away",
     "timers_dropped": "timers that were set while the app ended will not fire",
 }
@@ -24,7 +25,7 @@ COUNTERS = frozenset(
     {
         "backfilled", "cache_hits", "cache_misses", "call_failures", "call_ms", "call_retries", "call_timeouts",
         "calls", "calls_in_flight", "commits_asked_for", "dead_lettered", "duplicates", "failed_skipped", "gaps",
-        "late", "lost", "misplaced", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
+        "late", "lost", "misplaced", "missing", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
 

@@ -197,31 +197,46 @@ class ChangesJoin(_OnChanges):
     def expressions(self) -> tuple[str, ...]:
         return () if self.where is None else (on_one_line(self.where),)
 
+    def kept_columns(self, inputs: Sequence[Schema]) -> tuple[dict[str, pl.DataType], dict[str, pl.DataType]]:
+        """The columns that each side keeps. A right side that isn't told keeps only those by which it is compared."""
+        left, right = map(without_changes, inputs)
+        read = frozenset() if self.where is None else columns_read([self.where])
+        if self.how in ("semi", "anti") and read is not None:
+            right = {
+                name: dtype
+                for name, dtype in right.items()
+                if name in self.right_keys or self.right_names.get(name) in read
+            }
+        return left, right
+
     @override
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
-        sides = zip(("left", "right"), (self.left_keys, self.right_keys), inputs, strict=True)
+        sides = zip(("left", "right"), (self.left_keys, self.right_keys), self.kept_columns(inputs), strict=True)
         return {
             f"{id_}.{side}": StateForm(
                 what=f"the {side} side of a join of changes",
-                key=with_types(keys, schema.columns),
-                columns=with_types([c for c in without_changes(schema) if c not in keys], schema.columns),
+                key=with_types(keys, columns),
+                columns=with_types([name for name in columns if name not in keys], columns),
             )
-            for side, keys, schema in sides
+            for side, keys, columns in sides
         }
 
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
-        left, right = inputs
-        fixed = {
-            "kind": "join of changes",
-            "how": self.how,
-            "key": typed(self.left_keys, left),
-            "condition": "" if self.where is None else on_one_line(self.where),
-            "expires": expiry(self.ttl_ms),
-        }
-        columns = {f"left {name}": str(dtype) for name, dtype in without_changes(left).items()}
-        columns |= {f"right {name}": str(dtype) for name, dtype in without_changes(right).items()}
-        return {id_: StateMeaning(fixed=fixed, columns=columns, key=self.left_keys)}
+        found = {}
+        sides = zip(("left", "right"), (self.left_keys, self.right_keys), inputs, self.kept_columns(inputs), strict=True)
+        for number, (side, keys, schema, columns) in enumerate(sides):
+            fixed = {
+                "kind": f"the {side} side of a join of changes",
+                "how": self.how,
+                "key": typed(keys, schema),
+                "condition": "" if self.where is None else on_one_line(self.where),
+                "expires": expiry(self.ttl_ms),
+                "input": "with changes" if CHANGE in schema.columns else "without changes",
+            }
+            values = {name: str(dtype) for name, dtype in columns.items() if name not in keys}
+            found[f"{id_}.{side}"] = StateMeaning(fixed=fixed, columns=values, key=keys, input=number)
+        return found
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

@@ -61,13 +61,15 @@ class StateMeaning:
 
     State of an earlier version of the app is of use only if ``fixed`` is the same. ``columns`` are those of its rows,
     each with its type or definition: some may be added. With ``sheds``, columns may also be left out, because nothing
-    could read the old values any more. ``key`` are the columns of its messages by which it finds a row again.
+    could read the old values any more. ``key`` are the columns of its messages by which it finds a row again;
+    ``input`` says of which of its inputs, if these have other names for them.
     """
 
     fixed: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     sheds: bool = False
     key: tuple[str, ...] = ()
+    input: int | None = None
 
 
 def expiry(ttl_ms: int | None) -> str:

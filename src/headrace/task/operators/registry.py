@@ -7,12 +7,14 @@ from typing import Any, TypeVar
 
 from headrace.api.operators import steps
 from headrace.api.operators.changes import GroupBy
+from headrace.api.operators.changes import ChangesJoin
 from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.task import TaskStep
 from headrace.api.operators.window import Deduplicate, DropLate, Window
 from headrace.api.specs import Node
 from headrace.task.operators.base import BuildContext, Operator
+from headrace.task.operators.changes_join import ChangesJoinOperator
 from headrace.task.operators.functions import BatchFunctionOperator, MapAsyncOperator, RowFunctionOperator, SinkOperator
 from headrace.task.operators.interval_join import IntervalJoinOperator
 from headrace.task.operators.joins import LatestJoinOperator, TableWriter, build_table_join
@@ -55,6 +57,7 @@ _runs(Window, build_window)
 _runs(GroupBy, GroupByOperator)
 _runs(IntervalJoin, IntervalJoinOperator)
 _runs(LatestJoin, LatestJoinOperator)
+_runs(ChangesJoin, ChangesJoinOperator)
 _runs(TableJoin, build_table_join)
 _runs(TaskTable, PassOnOperator)
 _runs(SendToTable, TableWriter)
