@@ -284,10 +284,10 @@ class _Manifest(Manifest, frozen=True, kw_only=True):
 class KeyedRows(StateStore):
     """Rows by key. A key may have several rows.
 
-    ``row`` are the columns that identify a row of a key; none are needed, as all rows of a key are taken together, but
-    the changelog then names each row that is removed, and not only its key. ``due`` are Int64 columns without nulls: a row can be asked
-    for from that moment on. ``conform`` turns rows that an earlier version of the app put into rows of this version, or
-    refuses them. ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
+    ``row`` are the columns that identify a row of a key. Without any, rows of a key are only removed together; then the
+    changelog names the key, not each row. ``due`` are Int64 columns without nulls: a row can be asked for from that
+    moment on. ``conform`` turns rows that an earlier version of the app put into rows of this version, or refuses them.
+    ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
     """
 
     def __init__(

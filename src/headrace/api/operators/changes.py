@@ -224,7 +224,9 @@ class ChangesJoin(_OnChanges):
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         found = {}
-        sides = zip(("left", "right"), (self.left_keys, self.right_keys), inputs, self.kept_columns(inputs), strict=True)
+        sides = zip(
+            ("left", "right"), (self.left_keys, self.right_keys), inputs, self.kept_columns(inputs), strict=True
+        )
         for number, (side, keys, schema, columns) in enumerate(sides):
             fixed = {
                 "kind": f"the {side} side of a join of changes",

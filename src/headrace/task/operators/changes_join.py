@@ -22,7 +22,7 @@ from typing_extensions import override
 from headrace.api.operators.changes import ChangesJoin
 from headrace.api.specs import Node
 from headrace.core.errors import UsageError
-from headrace.rows.changes import CHANGE, DELETE, INSERT, WEIGHT, as_kind, summed, weighted
+from headrace.rows.changes import CHANGE, DELETE, INSERT, KIND, WEIGHT, summed, weighted
 from headrace.rows.given import concat_rows, rows_where
 from headrace.stores.base import StateStore, conformed
 from headrace.stores.keyed import NEVER_DUE, KeyedRows
@@ -30,10 +30,11 @@ from headrace.task.operators.base import UNCOMPUTABLE, BuildContext, Operator
 from headrace.task.tables import SWEEP_INTERVAL_MS
 
 _TIMES, _MET, _DUE = "__n", "__met", "__due"
-_ROW, _GONE = "__row", "__gone"
+_ROW, _GONE, _NEEDED = "__row", "__gone", "__needed"
 _EMITTED_ROWS_MAX = 1 << 17
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_KINDS = {kind: pl.Series(CHANGE, [kind], KIND) for kind in (INSERT, DELETE)}
 Told = dict[str, list[pl.DataFrame]]  # by kind of change; rows with ``_TIMES`` are told so often
 
 
@@ -89,16 +90,17 @@ class ChangesJoinOperator(Operator):
         if side.keys:
             for kind, some in ((DELETE, removed), (INSERT, added)):
                 if side.lone and self._told_alone:
-                    told[kind].append(side.alone(side.without_key(some)))
+                    told[kind].append(side.without_key(some))
             added, removed = side.with_key(added), side.with_key(removed)
-        gone, stay = side.take(removed)
+        added, gone, stay = side.take(added, removed)
         keys, (gone_rows, new, rest) = side.by_key([gone, added, stay if other.lone else stay.clear()])
         theirs, numbers = other.find(keys)
         lost, _ = self._multiply(side, gone_rows, theirs, numbers, DELETE)
         gained, met = self._multiply(side, new, theirs, numbers, INSERT)
         if side.lone:
-            told[DELETE].append(side.alone(_where(gone, gone.get_column(_MET).to_numpy() != self._told_alone)))
-            told[INSERT].append(side.alone(_where(added, met != self._told_alone)))
+            told[DELETE].append(_where(gone, gone.get_column(_MET).to_numpy() != self._told_alone))
+            told[INSERT].append(_where(added, met != self._told_alone))
+        told = {kind: [side.alone(frame) for frame in frames if frame.height] for kind, frames in told.items()}
         if other.lone and theirs.height:
             had = theirs.get_column(_MET).to_numpy()
             leaves = had & lost & ~gained
@@ -107,7 +109,7 @@ class ChangesJoinOperator(Operator):
             self._turn(other, theirs, numbers, keys, (~had & gained, leaves), told)
         for kind, frames in told.items():
             for frame in frames:
-                self._tell(frame.select(list(self.columns)), _times(frame), kind)
+                self._tell(frame[list(self.columns)], _times(frame), kind)
         side.put(stay, added, met)
 
     def _multiply(
@@ -155,11 +157,10 @@ class ChangesJoinOperator(Operator):
             parts = [(my_rows, of_mine), (their_rows, of_theirs)]
             ordered = parts if side is self._left else parts[::-1]
             rows = pl.DataFrame([column for each, of in ordered if each.width for column in each[of].get_columns()])
-            if self.spec.where is not None:
-                agree = self._agree(rows)
-                rows, of_mine, of_theirs = _where(rows, agree), of_mine[agree], of_theirs[agree]
-            if len(of_mine):
+            if self.spec.where is None:
                 yield rows, of_mine, of_theirs
+            elif (agree := self._agree(rows)).any():
+                yield _where(rows, agree), of_mine[agree], of_theirs[agree]
 
     def _agree(self, rows: pl.DataFrame) -> Mask:
         assert self.spec.where is not None, "only called with a condition"
@@ -183,8 +184,9 @@ class ChangesJoinOperator(Operator):
         changed = joins | leaves
         if not changed.any():
             return
-        told[DELETE].append(side.alone(_where(rows, joins if self._told_alone else leaves)))
-        told[INSERT].append(side.alone(_where(rows, leaves if self._told_alone else joins)))
+        for kind, mask in zip((DELETE, INSERT), turned if self._told_alone else turned[::-1], strict=True):
+            if mask.any():
+                told[kind].append(side.alone(_where(rows, mask)))
         of_keys = np.zeros(keys.height, np.bool_)
         of_keys[numbers[changed]] = True
         met = (rows.get_column(_MET).to_numpy() | joins) & ~leaves
@@ -199,7 +201,7 @@ class ChangesJoinOperator(Operator):
             self._send(part, kind)
 
     def _send(self, rows: pl.DataFrame, kind: str) -> None:
-        self.emit(rows.with_columns(as_kind(kind)) if self._changing else rows)
+        self.emit(rows.hstack([_KINDS[kind].new_from_index(0, rows.height)]) if self._changing else rows)
 
 
 class JoinSide(Operator):
@@ -219,6 +221,7 @@ class JoinSide(Operator):
         own |= {_MET: pl.Boolean()} if self.lone else {}
         own |= {} if spec.ttl_ms is None else {_DUE: pl.Int64()}
         self._types = types = {**kept, **own}
+        self._expires = spec.ttl_ms is not None
         id_ = f"{self.node.id}.{'right' if right else 'left'}"
         self.store = KeyedRows(
             id_,
@@ -229,7 +232,7 @@ class JoinSide(Operator):
             form=spec.state_forms(self.node.id, context.inputs)[id_],
         )
         names = spec.right_names if right else {name: name for name in kept}
-        self._named = [pl.col(old).alias(new) for old, new in names.items() if old in kept]
+        self._named = [(old, new) for old, new in names.items() if old in kept]
         shared = dict(zip(self.keys, spec.left_keys, strict=True))
         shown = {new: old for old, new in (shared | dict(names)).items()}
         self._alone = [
@@ -243,7 +246,7 @@ class JoinSide(Operator):
 
     def named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Its columns of joined rows."""
-        return rows.select(self._named)
+        return pl.DataFrame([rows.get_column(old).alias(new) for old, new in self._named])
 
     def alone(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Results of rows without a partner."""
@@ -252,14 +255,30 @@ class JoinSide(Operator):
     def netted(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The rows that a batch adds, and those that it takes away."""
         if not self._changes:
-            rows = rows.select(self._columns)
+            rows = rows[self._columns]
             return (rows.unique() if self._as_set else rows), rows.clear()
-        rows = weighted(rows.select(*self._columns, CHANGE))
-        if (rows.get_column(WEIGHT) < 0).any():
-            rows = summed(rows)
+        rows = weighted(rows[[*self._columns, CHANGE]])
+        if (rows.get_column(WEIGHT) > 0).all():
+            rows = rows.rename({WEIGHT: _TIMES})
+            return rows, rows.clear()
+        if self._expires:
+            return self._by_age(rows)
+        rows = summed(rows)
         adds = (rows.get_column(WEIGHT) > 0).to_numpy()
         rows = rows.rename({WEIGHT: _TIMES}).with_columns(pl.col(_TIMES).abs())
         return _where(rows, adds), _where(rows, ~adds)
+
+    def _by_age(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Not netted: of equal rows, the one that came first goes, and a later one stays for longer.
+
+        ``_NEEDED``: how many must be there before, so that none is taken away that isn't there.
+        """
+        weight, adds = pl.col(WEIGHT), pl.col(WEIGHT).clip(lower_bound=0)
+        rows = rows.group_by(self._columns).agg(
+            adds.sum().alias(_TIMES), (adds - weight).sum().alias(_GONE), -weight.cum_sum().min().alias(_NEEDED)
+        )
+        added, removed = rows.filter(pl.col(_TIMES) > 0), rows.filter(pl.col(_GONE) > 0)
+        return added.drop(_GONE, _NEEDED), removed.with_columns(pl.col(_GONE).alias(_TIMES)).drop(_GONE)
 
     def with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.drop_nulls(self.keys) if self._lacks_key(rows) else rows
@@ -273,7 +292,7 @@ class JoinSide(Operator):
     def by_key(self, frames: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[_ByKey]]:
         """The different keys of all these rows, and the rows by the numbers of their keys."""
         if self.keys:
-            keys, numbers = _numbered(concat_rows([frame.select(self.keys) for frame in frames]))
+            keys, numbers = _numbered(concat_rows([frame[self.keys] for frame in frames]))
         else:
             keys, numbers = pl.DataFrame({_ROW: [0]}), np.zeros(sum(frame.height for frame in frames), np.int64)
         ends = np.cumsum([frame.height for frame in frames])
@@ -287,47 +306,73 @@ class JoinSide(Operator):
             return pl.DataFrame(schema=self._types), np.empty(0, np.int64)
         return concat_rows([rows for _, rows in found]), np.concatenate([numbers for numbers, _ in found])
 
-    def take(self, removed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Take out all rows of the keys of ``removed``: those to be removed, and those that stay."""
+    def take(self, added: pl.DataFrame, removed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Take out all rows of the keys of ``removed``: what is added, which of them go, and which stay."""
         none = pl.DataFrame(schema=self._types)
         if not removed.height:
-            return none, none
+            return added, none, none
         before = self.store.take(removed.select(self.keys).unique() if self.keys else removed.head(1))
-        gone, stay = (none, none) if before is None else self._without(before, removed)
-        self._join.counters.count("missing", int(removed[_TIMES].sum() - gone[_TIMES].sum()))
-        return gone, stay
+        before = none if before is None else before
+        if self._expires:
+            return self._oldest(added, before, removed)
+        met = [pl.col(_MET).any()] if self.lone else []
+        gone, times = pl.col(_GONE), pl.col(_TIMES)
+        rows = concat_rows([before.with_columns(pl.lit(0, pl.Int64).alias(_GONE)), self._wanted(removed)])
+        rows = rows.group_by(self._columns).agg(times.sum(), gone.sum(), *met)
+        self._missing(int(rows.select((gone - times).clip(lower_bound=0).sum()).item()))
+        return added, *self._parted(rows.with_columns(pl.min_horizontal(gone, times).alias(_GONE)))
 
-    def _without(self, before: pl.DataFrame, removed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Of equal rows, those that came first go."""
-        asked = pl.col(_GONE)
-        wanted = removed.rename({_TIMES: _GONE}).with_columns(
-            pl.lit(0 if name == _TIMES else False if name == _MET else NEVER_DUE, dtype).alias(name)
-            for name, dtype in self._types.items()
-            if name not in self._columns
+    def _oldest(
+        self, added: pl.DataFrame, before: pl.DataFrame, removed: pl.DataFrame
+    ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        gone, times, lacking, columns = pl.col(_GONE), pl.col(_TIMES), pl.col(_NEEDED), self._columns
+        zero = pl.lit(0, pl.Int64)
+        wanted = self._wanted(removed).with_columns(removed.get_column(_NEEDED))
+        rows = concat_rows([before.with_columns(zero.alias(_GONE), zero.alias(_NEEDED)), wanted])
+        rows = rows.sort(_DUE, maintain_order=True)  # ``wanted`` last
+        there = times.sum().over(columns)
+        rows = rows.with_columns((lacking.sum().over(columns) - there).clip(lower_bound=0).alias(_NEEDED))
+        rows = rows.with_columns(
+            (gone.sum().over(columns) - lacking - times.cum_sum().over(columns) + times).alias(_GONE)
         )
-        rows = concat_rows([before.with_columns(pl.lit(0, pl.Int64).alias(_GONE)), wanted.select(*self._types, _GONE)])
-        if _DUE in self._types:
-            rows = rows.sort(_DUE, maintain_order=True)
-            earlier = pl.col(_TIMES).cum_sum().over(self._columns) - pl.col(_TIMES)
-            rows = rows.with_columns((asked.sum().over(self._columns) - earlier).clip(0, pl.col(_TIMES)))
-        else:
-            met = [pl.col(_MET).any()] if self.lone else []
-            rows = rows.group_by(self._columns).agg(pl.col(_TIMES).sum(), *met, asked.sum())
-            rows = rows.with_columns(pl.min_horizontal(asked, _TIMES).alias(_GONE))
-        gone = rows.filter(asked > 0).with_columns(asked.alias(_TIMES))
-        stay = rows.filter(pl.col(_TIMES) > asked).with_columns(pl.col(_TIMES) - asked)
-        return gone.select(list(self._types)), stay.select(list(self._types))
+        of_batch = rows.get_column(_DUE) == NEVER_DUE
+        rest = rows.filter(of_batch)
+        self._missing(int(rest.get_column(_NEEDED).sum()))
+        at_once = rest.filter(gone > 0)  # added and taken away by one batch: nobody hears of them, but partners leave
+        if at_once.height:
+            less = at_once.select(*columns, (-gone).alias(_TIMES))
+            added = concat_rows([added.select(less.columns), less]).group_by(columns).agg(times.sum()).filter(times > 0)
+        rows = rows.filter(~of_batch).with_columns(gone.clip(0, times))
+        left, stay = self._parted(rows)
+        return added, concat_rows([left, at_once.select(left.columns)]), stay
+
+    def _wanted(self, removed: pl.DataFrame) -> pl.DataFrame:
+        own = {_TIMES: 0, _MET: False, _DUE: NEVER_DUE}
+        rows = removed.rename({_TIMES: _GONE})
+        rows = rows.with_columns(
+            pl.lit(own[name], self._types[name]).alias(name) for name in own if name in self._types
+        )
+        return rows.select(*self._types, _GONE)
+
+    def _parted(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        gone = pl.col(_GONE)
+        left = rows.filter(gone > 0).with_columns(gone.alias(_TIMES))
+        stay = rows.filter(pl.col(_TIMES) > gone).with_columns(pl.col(_TIMES) - gone)
+        return left.select(list(self._types)), stay.select(list(self._types))
+
+    def _missing(self, number: int) -> None:
+        self._join.counters.count("missing", number)
 
     def put(self, stay: pl.DataFrame, added: pl.DataFrame, met: Mask) -> None:
-        if self._as_set and self._columns == self.keys and _DUE not in self._types:
+        if self._as_set and self._columns == self.keys and not self._expires:
             known = np.zeros(added.height, np.bool_)
             for places, _ in self.store.find(added):
                 known[places] = True
             added = _where(added, ~known)
         own = [pl.Series(_MET, met)] if self.lone else []
-        ttl_ms = self._join.spec.ttl_ms
-        due = [] if ttl_ms is None else [pl.lit(self._join.now() + ttl_ms, pl.Int64).alias(_DUE)]
-        self.store.put(concat_rows([stay, added.with_columns(*own, *due).select(list(self._types))]))
+        if (ttl_ms := self._join.spec.ttl_ms) is not None:
+            own.append(pl.Series(_DUE, [self._join.now() + ttl_ms], pl.Int64).new_from_index(0, added.height))
+        self.store.put(concat_rows([stay, added.hstack(own)[list(self._types)]]))
 
     def replace(self, keys: pl.DataFrame, rows: pl.DataFrame) -> None:
         """All rows of these keys of the other side."""
@@ -339,17 +384,19 @@ class JoinSide(Operator):
 
 
 class _ByKey:
-    """Rows by the numbers of their keys: those of key k are the ``counts[k]`` ones in ``order`` from ``starts[k]`` on."""
+    """Rows by the numbers of their keys: those of key k are ``counts[k]`` of ``order``, from ``starts[k]`` on."""
 
     def __init__(self, rows: pl.DataFrame, numbers: Numbers, keys: int) -> None:
         self.rows, self.numbers = rows, numbers
         self.counts = np.bincount(numbers, minlength=keys)
         self.starts = np.cumsum(self.counts) - self.counts
-        self.order = np.argsort(numbers, kind="stable")
+        self.order = np.argsort(numbers)
 
 
 def _numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
     """The different rows, and for each row the number of the one that it is equal to."""
+    if rows.height == 1:
+        return rows, np.zeros(1, np.int64)
     grouped = rows.with_row_index(_ROW).group_by(rows.columns).agg(_ROW)
     places = grouped.get_column(_ROW)
     numbers = np.empty(rows.height, np.int64)
@@ -360,7 +407,7 @@ def _numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
 
 
 def _spread(counts: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Each place so often as it counts, with a number from 0 on, in portions: of counts 2 and 1, (0, 0), (0, 1), (1, 0)."""
+    """Each place as often as it counts, with a number from 0 on: of 2 and 1, (0, 0), (0, 1), (1, 0). In portions."""
     ends = np.cumsum(counts)
     begins = ends - counts
     total = int(ends[-1]) if len(ends) else 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import polars as pl
 import pytest
-from histories import batches, histories, total
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
@@ -17,6 +17,7 @@ from drawn import examples
 from headrace.api.operators.join import ChangesHow
 from headrace.rows.changes import BEFORE, CHANGE, DELETE
 from headrace.task.operators import changes_join
+from histories import batches, histories, total
 
 HOWS: tuple[ChangesHow, ...] = get_args(ChangesHow)
 LEFT = {"k": pl.String, "a": pl.Int64}
@@ -48,7 +49,9 @@ def multiset(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[Row
     return list(found.elements())
 
 
-def sql_join(how: ChangesHow, left: Sequence[Row], right: Sequence[Row], *, where: bool, keyed: bool = True) -> list[Row]:
+def sql_join(
+    how: ChangesHow, left: Sequence[Row], right: Sequence[Row], *, where: bool, keyed: bool = True
+) -> list[Row]:
     """The plain join: each left row with each right row; ``keyed``: only those of its key."""
 
     def agree(one: Row, two: Row) -> bool:
@@ -74,6 +77,11 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
 
 
+@pytest.fixture(autouse=True)
+def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_join, "_EMITTED_ROWS_MAX", 3)
+
+
 KEYS = st.sampled_from(["x", "y", None])
 SMALL = st.sampled_from([1, 2, None])
 LEFTS = st.fixed_dictionaries({"k": KEYS, "a": SMALL})
@@ -94,7 +102,7 @@ def fed_batches(draw: st.DrawFn, changes: Sequence[bool]) -> list[tuple[str, lis
     return found
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), changes=st.tuples(st.booleans(), st.booleans()), where=st.booleans())
 @pytest.mark.parametrize("how", HOWS)
 def test_any_history_adds_up_to_the_join(
@@ -114,3 +122,102 @@ def test_any_history_adds_up_to_the_join(
         expected = sql_join(how, multiset(sides["left"], [*LEFT]), multiset(sides["right"], [*RIGHT]), where=where)
         t.end()
         assert in_order(total(t.read("out", committed=True))) == in_order(expected)
+
+
+TTL_MS = 10_000
+
+
+@dataclass(eq=False)
+class Kept:
+    row: Row
+    due: int
+    met: bool = False
+
+
+class Forgetful:
+    """The join with ``ttl``, one row after the other."""
+
+    def __init__(self, how: ChangesHow, *, where: bool) -> None:
+        self.how, self.where = how, where
+        self.sides: dict[str, list[Kept]] = {"left": [], "right": []}
+        self.lone = {"left": how in ("left", "full", "semi", "anti"), "right": how in ("right", "full")}
+        self.told: Counter[Row] = Counter()
+        self.missing = 0
+
+    def feed(self, side: str, rows: Sequence[dict[str, Any]], now: int) -> None:
+        for name in self.sides:
+            self.sides[name] = [each for each in self.sides[name] if each.due > now]
+        for row in rows:
+            values = tuple(row[name] for name in (LEFT if side == "left" else RIGHT))
+            self._take(side, values) if row.get(CHANGE) in (BEFORE, DELETE) else self._add(side, values, now + TTL_MS)
+
+    def _add(self, side: str, row: Row, due: int) -> None:
+        partners = self._partners(side, row)
+        mine = Kept(row, due, bool(partners))
+        self._tell(side, row, partners, 1)
+        self._tell_alone(side, mine, 1)
+        for other, each in partners:
+            if not each.met:
+                self._tell_alone(other, each, -1)
+                each.met = True
+                self._tell_alone(other, each, 1)
+        if row[0] is not None:
+            self.sides[side].append(mine)
+
+    def _take(self, side: str, row: Row) -> None:
+        if row[0] is None:
+            self._tell_alone(side, Kept(row, 0), -1)
+            return
+        mine = next((each for each in self.sides[side] if each.row == row), None)
+        if mine is None:
+            self.missing += 1
+            return
+        self.sides[side].remove(mine)
+        partners = self._partners(side, row)
+        self._tell(side, row, partners, -1)
+        self._tell_alone(side, mine, -1)
+        for other, each in partners:
+            if each.met and not self._partners(other, each.row):
+                self._tell_alone(other, each, -1)
+                each.met = False
+                self._tell_alone(other, each, 1)
+
+    def _partners(self, side: str, row: Row) -> list[tuple[str, Kept]]:
+        other = "right" if side == "left" else "left"
+
+        def agree(each: Kept) -> bool:
+            pair = ([row], [each.row]) if side == "left" else ([each.row], [row])
+            return bool(sql_join("inner", *pair, where=self.where))
+
+        return [(other, each) for each in self.sides[other] if agree(each)]
+
+    def _tell(self, side: str, row: Row, partners: Sequence[tuple[str, Kept]], times: int) -> None:
+        for _, each in partners if self.how not in ("semi", "anti") else ():
+            left, right = (row, each.row) if side == "left" else (each.row, row)
+            self.told[left + right[1:]] += times
+
+    def _tell_alone(self, side: str, kept: Kept, times: int) -> None:
+        if self.lone[side] and kept.met == (self.how == "semi"):
+            rows = ([kept.row], []) if side == "left" else ([], [kept.row])
+            (row,) = [kept.row] if self.how == "semi" else sql_join(self.how, *rows, where=False)
+            self.told[row] += times
+
+
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), changes=st.tuples(st.booleans(), st.booleans()), where=st.booleans())
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_are_forgotten_and_nothing_else_changes(
+    how: ChangesHow, data: st.DataObject, changes: tuple[bool, bool], where: bool
+) -> None:
+    oracle = Forgetful(how, where=where)
+    with joined(how, changes=changes, where=WHERE if where else None, ttl=f"{TTL_MS}ms").test() as t:
+        for name, batch in data.draw(fed_batches(changes)):
+            fed(t, name, *batch)
+            oracle.feed(name, batch, t.clock.now_ms())
+            match data.draw(st.sampled_from(["go on", "time", "commit"])):
+                case "time":
+                    t.advance(f"{data.draw(st.integers(1, 12_000))}ms")
+                case "commit":
+                    t.restart(checkpoint=True)
+        assert all(times >= 0 for times in oracle.told.values())
+        assert in_order(total(t.read("out"))) == in_order(list(oracle.told.elements()))
