@@ -10,7 +10,15 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import Aggregate, named_aggregates
-from headrace.api.checks import Declaring, Location, check_predicate, key_columns, key_parts, unknown_column
+from headrace.api.checks import (
+    Declaring,
+    Location,
+    as_expression,
+    check_predicate,
+    key_columns,
+    key_parts,
+    unknown_column,
+)
 from headrace.api.composed import Composed
 from headrace.api.draft import Table
 from headrace.api.operators.changes import (
@@ -73,6 +81,7 @@ def changes_join(
     if len(columns) < len(ours) + len(names):
         raise DeclarationError("both sides have a column of one name", hint="choose another suffix=")
     if where is not None:
+        where = as_expression(where, "where=")
         check_predicate(Schema.of(columns), where)
     ttl_ms = None if ttl is None else to_ms(ttl, "ttl", minimum=1)
     step = ChangesJoin(
@@ -218,7 +227,7 @@ class Changing(Composed):
             kind = pl.col(CHANGE).cast(pl.String).alias(change)
             return self._plain([*map(pl.col, without_changes(self._schema)), kind], here)
 
-    def as_changes(self, change: str = "change") -> Self:
+    def as_changes(self, change: str | None = "change") -> Self:
         """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind; None: all inserts.
 
         Examples
@@ -228,6 +237,8 @@ class Changing(Composed):
         True
         """
         with Declaring("as_changes") as here:
+            if change is None:
+                return self._inserted(here)
             if change not in self._schema.columns:
                 raise unknown_column(change, self._schema.columns)
             if self._schema.columns[change] not in (pl.String, KIND):

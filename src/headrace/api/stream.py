@@ -279,6 +279,9 @@ class Stream(Changing):
         --------
         >>> orders = app.input("orders", {"member": pl.String, "at": pl.Datetime("ms")}, event_time="at")
         >>> bought = views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders")
+        >>> ever = views.join(orders, on="member", how="semi", ttl="30d", id="views-of-buyers")
+        >>> ever.changing
+        True
         >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
         >>> aged = views.join(profiles, how="left")
         """

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from headrace.api.operators.changes import ChangesJoin
 from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.steps import BatchFunction, MapAsync, PartitionBy, RowFunction, Sampler
@@ -166,11 +167,11 @@ def batch_order_of(plan: Plan, stage: StagePlan) -> BatchOrder:
 
 
 def _indifferent(node: Node) -> bool:
-    """A step's results don't depend on the order of its inputs, because it waits for event time."""
+    """A step's results, or what they add up to, don't depend on the order of its inputs."""
     step = node.operator
     if isinstance(step, Window):
         return step.mergeable and not any(aggregate.kind in _BY_ORDER for _, aggregate in step.aggregates)
-    return isinstance(step, IntervalJoin)
+    return isinstance(step, IntervalJoin | ChangesJoin)
 
 
 def slack_of(plan: Plan, stage: StagePlan) -> int:

@@ -8,6 +8,7 @@ in the order of arrival, at one of these paces:
 
 ``merged``: all entries lead to the same work, so their messages become one batch.
 ``paired``: a join that finds the same pairs in any order takes one entry after the other, and puts the pairs in order.
+``sides``: a join of changes takes one entry after the other, as what it tells adds up to the same in any order.
 ``last``: the steps only write a table, so only the last message of a key counts.
 ``rounds``: in each round a key occurs at most once, whichever the entry; so nothing in a round affects anything else.
 ``runs``: consecutive messages of one entry become one batch.
@@ -20,17 +21,18 @@ arrives, have a place of their own between messages. Branches are taken in the o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
+from headrace.api.operators.changes import ChangesJoin
 from headrace.api.operators.join import IntervalJoin, StreamJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.steps import Merge, SideOutput
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Node
 
-Pace = Literal["merged", "paired", "last", "rounds", "runs", "single"]
+Pace = Literal["merged", "paired", "sides", "last", "rounds", "runs", "single"]
 Ancestors = Mapping[str, frozenset[str]]
 
 
@@ -80,9 +82,15 @@ def order_of(graph: Graph, nodes: Sequence[str]) -> Order:
     cores = sorted(_united(found, before), key=lambda core: [nodes.index(id_) for id_ in sorted(core, key=nodes.index)])
     meetings = [_meeting(graph, inside, core, before) for core in _upstream_first(cores, before)]
     after = graph.successors()
+    alone = frozenset(id_ for meeting in meetings for id_ in _alone(inside, meeting, before))
+    meetings = [
+        # Behind these its results have places again, so it must take messages in their order.
+        replace(meeting, pace="runs") if meeting.pace == "sides" and meeting.nodes & alone else meeting
+        for meeting in meetings
+    ]
     return Order(
         meetings=tuple(meetings),
-        alone=frozenset(id_ for meeting in meetings for id_ in _alone(inside, meeting, before)),
+        alone=alone,
         branches={id_: tuple(next_ for next_ in after[id_] if next_ in inside) for id_ in nodes},
         inputs=tuple(id_ for id_ in graph.nodes if id_ in inside and inside[id_].operator.stream_read is not None),
     )
@@ -204,6 +212,8 @@ def _pace(graph: Graph, members: Sequence[Node]) -> tuple[Pace, str]:
             return "merged", ""
         if isinstance(first, IntervalJoin):
             return "paired", ""
+        if isinstance(first, ChangesJoin):
+            return "sides", ""
         return ("rounds", "") if isinstance(first, StreamJoin) else ("runs", "")
     if all(node.operator.stream_written is not None for node in members):
         same = all(node.operator == first for node in members)

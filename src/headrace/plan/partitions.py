@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.api.operators.changes import ChangesJoin
 from headrace.api.operators.join import StreamJoin, TableJoin
 from headrace.api.specs import Graph, Node, Role, StreamSpec
 from headrace.core.errors import PlanError
@@ -125,10 +126,10 @@ def _outer_sides(graph: Graph, node: Node) -> list[tuple[str, list[str]]]:
             writers = (writer.inputs[0] for writer in graph.writers_of(table))
             filled = [stream for flow in writers for stream in streams_upstream(graph, flow)]
             return [(node.inputs[0], [*graph.tables[table].side_inputs, *filled])]
-        case StreamJoin(how="left" | "full" as how):
+        case StreamJoin(how=how) | ChangesJoin(how=how) if how != "inner":
             left, right = node.inputs
             sides = [(left, streams_upstream(graph, right)), (right, streams_upstream(graph, left))]
-            return sides if how == "full" else sides[:1]
+            return sides if how == "full" else sides[1:] if how == "right" else sides[:1]
         case _:
             return []
 

@@ -107,6 +107,10 @@ def pairs(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
     i.join(i.filter(pl.col("v") > 0), on="k", within="1s", id="x").send_to(app.output("out"))
 
 
+def all_pairs(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
+    i.join(i.filter(pl.col("v") > 0), on="k", ttl="never", id="x").send_to(app.output("out"))
+
+
 PACES: list[tuple[Declare, str, list[tuple[str, ...]]]] = [
     (increments, "rounds", [("k",)]),
     (renamed_increments, "rounds", [("m",)]),
@@ -117,6 +121,7 @@ PACES: list[tuple[Declare, str, list[tuple[str, ...]]]] = [
     (merged, "merged", [(), ()]),
     (one_output, "merged", [(), ()]),
     (pairs, "paired", [(), ()]),
+    (all_pairs, "sides", [(), ()]),
     (joined_with_itself, "rounds", [("k",), ("k",)]),
 ]
 
@@ -128,3 +133,12 @@ def test_where_flows_meet_the_pace_follows_from_what_meets(
     (meeting,) = order(declare).meetings
     assert (meeting.pace, [entry.keys for entry in meeting.entries]) == (pace, keys)
     assert bool(meeting.why) is (pace == "single")
+
+
+def test_a_join_of_changes_keeps_the_order_where_its_results_meet_their_input_again() -> None:
+    def declare(app: hr.App, i: hr.Stream, j: hr.Stream) -> None:
+        pairs = i.join(i.select("k", w="v"), on="k", ttl="never", id="x").select("k", "v")
+        pairs.merge(i.select("k", "v")).send_to(app.output("out"))
+
+    found = order(declare)
+    assert ([meeting.pace for meeting in found.meetings], found.alone) == (["runs", "merged"], {"x"})

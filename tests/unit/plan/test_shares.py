@@ -82,6 +82,15 @@ def test_both_sides_of_a_join_are_dealt_alike(app: hr.App) -> None:
     assert dealing(app, "pairs") == Dealing(by=("member",))
 
 
+def test_the_sides_of_a_join_of_changes_are_dealt_by_their_own_names_of_the_key(app: hr.App) -> None:
+    left = views(app).partition_by("member", id="p")
+    right = views(app, "orders").rename({"member": "buyer"}).partition_by("buyer", id="q")
+    pairs = left.join(right, left_on=["shop", "member"], right_on=["shop", "buyer"], ttl="1d", id="pairs")
+    pairs.send_to(app.output("out"))
+    assert dealing(app, "pairs.left") == Dealing(by=("member",))
+    assert dealing(app, "pairs.right") == Dealing(by=("buyer",))
+
+
 def test_tables_are_dealt_by_their_keys_copied_or_not_at_all(app: hr.App) -> None:
     own = app.table("own", key="member", schema=VIEWS)
     everywhere = app.table("everywhere", key="shop", schema=VIEWS, kind="global")

@@ -134,6 +134,7 @@ class MeetingPoint:
         self._meeting = meeting
         self._meetings = meetings
         self._targets: dict[int, Operator] = {}
+        self._ordered = meeting.pace not in ("merged", "sides")
         self._entered: list[_Chunk] = []
         self._exits: list[tuple[Operator, list[_Chunk]]] = []
 
@@ -143,7 +144,7 @@ class MeetingPoint:
             if (way.before, way.node, way.number) == (before, node, number):
                 self._targets[entry] = target
                 return Gate(target, provenance, self._entered, entry)
-        if before in self._meeting.nodes and node not in self._meeting.nodes and self._meeting.pace != "merged":
+        if before in self._meeting.nodes and node not in self._meeting.nodes and self._ordered:
             left: list[_Chunk] = []
             self._exits.append((target, left))
             return Gate(target, provenance, left, 0)
@@ -165,9 +166,9 @@ class MeetingPoint:
             self._take_merged(chunks)
             return
         entries = _by_entry(chunks)
-        if len(entries) == 1 and self._meeting.pace in ("runs", "last"):
-            ((number, (rows, places)),) = entries.items()
-            self._meetings.hand_over(self._targets[number], rows, places)
+        if self._meeting.pace == "sides" or (len(entries) == 1 and self._meeting.pace in ("runs", "last")):
+            for number, (rows, places) in entries.items():
+                self._meetings.hand_over(self._targets[number], rows, places)
             return
         if self._meeting.pace == "paired":
             self._take_paired(entries)

@@ -221,3 +221,151 @@ def test_rows_are_forgotten_and_nothing_else_changes(
                     t.restart(checkpoint=True)
         assert all(times >= 0 for times in oracle.told.values())
         assert in_order(total(t.read("out"))) == in_order(list(oracle.told.elements()))
+
+
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), how=st.sampled_from(HOWS), history=histories(LEFTS))
+def test_a_flow_joins_with_itself(how: ChangesHow, data: st.DataObject, history: list[dict[str, Any]]) -> None:
+    app = hr.App("itself")
+    flow = app.input("left", LEFT | {"change": pl.String}).as_changes()
+    few = flow.filter(pl.col("a") == 1).select(pl.col("k").alias("key"), "a", b="a")
+    flow.join(few, left_on="k", right_on="key", how=how, ttl="never", id="join").send_to(app.output("out"))
+    with app.test() as t:
+        for batch in data.draw(batches(history)):
+            fed(t, "left", *batch)
+        rows = multiset(history, [*LEFT])
+        right = [(key, a, a) for key, a in rows if a == 1]
+        assert in_order(total(t.read("out"))) == in_order(sql_join(how, rows, right, where=False))
+
+
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), how=st.sampled_from(HOWS), changes=st.tuples(st.booleans(), st.booleans()))
+def test_without_a_key_each_row_meets_each(how: ChangesHow, data: st.DataObject, changes: tuple[bool, bool]) -> None:
+    sides: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
+    with joined(how, changes=changes, where=WHERE, left_on=(), right_on=()).test() as t:
+        for name, batch in data.draw(fed_batches(changes)):
+            sides[name] += batch
+            fed(t, name, *batch)
+            if data.draw(st.booleans()):
+                t.restart(checkpoint=True)
+        expected = sql_join(
+            how, multiset(sides["left"], [*LEFT]), multiset(sides["right"], [*RIGHT]), where=True, keyed=False
+        )
+        assert in_order(total(t.read("out"))) == in_order(expected)
+
+
+def left(k: str | None, a: int | None, change: str = "insert") -> dict[str, Any]:
+    return {"k": k, "a": a, CHANGE: change}
+
+
+def right(key: str | None, a: int | None, b: int, change: str = "insert") -> dict[str, Any]:
+    return {"key": key, "a": a, "b": b, CHANGE: change}
+
+
+def test_an_inner_join_of_flows_that_only_add_rows_tells_plain_rows() -> None:
+    app = joined("inner", changes=(False, False))
+    with app.test() as t:
+        t.feed("left", [{"k": "x", "a": 1}, {"k": "x", "a": 1}])
+        t.feed("right", [{"key": "x", "a": 2, "b": 3}])
+        rows = t.read("out")
+        assert (rows.columns, rows.rows()) == (["k", "a", "a_right", "b"], [("x", 1, 2, 3)] * 2)
+
+
+def test_a_batch_is_netted_and_tells_deletions_first() -> None:
+    with joined("inner").test() as t:
+        fed(t, "right", right("x", 5, 6))
+        fed(t, "left", left("x", 1), left("x", 2), left("x", 1, "delete"))
+        fed(t, "left", left("x", 3), left("x", 2, "update_before"), left("x", 4, "update_after"))
+        assert t.read("out")["_change"].to_list() == ["insert", "delete", "insert", "insert"]
+
+
+def test_a_deletion_of_a_row_that_is_not_there_is_counted() -> None:
+    with joined("left", ttl="10s").test() as t:
+        fed(t, "left", left("x", 1), left("x", 1), left("x", 1, "delete"))
+        t.advance("10s")
+        fed(t, "left", left("x", 1, "delete"), left("x", 1), left("x", 2, "delete"))
+        assert total(t.read("out")) == [("x", 1, None, None)] * 2
+        (host,) = t._container.hosts
+        assert host.metrics.counters["missing"] == 2
+
+
+def test_forgotten_rows_leave_the_state_without_a_look_up() -> None:
+    with joined("full", changes=(False, True), ttl="10s").test() as t:
+        t.feed("left", [{"k": str(number), "a": number} for number in range(100)])
+        fed(t, "right", right("5", 1, 1))
+        (host,) = t._container.hosts
+        stores = host.task.chain.stores()
+        sizes = []
+        for _ in range(2):
+            sizes.append([stores[id_].entries() for id_ in ("join.left", "join.right")])
+            t.advance("10s")
+        assert sizes == [[100, 1], [0, 0]]
+
+
+def test_a_hot_key_tells_its_products_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_join, "_EMITTED_ROWS_MAX", 1000)
+    heights: list[int] = []
+    app = hr.App("hot")
+    sides = [app.input(name, {"k": pl.Int64, name: pl.Int64}) for name in ("one", "two")]
+    pairs = sides[0].join(sides[1], on="k", ttl="never", id="join")
+    pairs.map_batches(lambda rows: (heights.append(rows.height), rows)[1]).send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("one", pl.DataFrame({"k": [1] * 300 + [2], "one": range(301)}))
+        t.feed("two", pl.DataFrame({"k": [1] * 40 + [3], "two": range(41)}))
+        assert t.read("out").unique().height == 300 * 40
+    assert heights == [1000] * 12
+
+
+def test_values_of_any_type_are_told_apart() -> None:
+    columns = {"k": pl.Int64, "tags": pl.List(pl.String), "at": pl.Struct({"x": pl.Float64}), "raw": pl.Binary}
+    app = hr.App("nested")
+    flow = app.input("left", columns | {"change": pl.String}).as_changes()
+    other = app.input("right", {"k": pl.Int64, "b": pl.Int64})
+    flow.join(other, on="k", how="left", ttl="1h", id="join").send_to(app.output("out"))
+    one = {"k": 1, "tags": ["a", None], "at": {"x": 0.5}, "raw": b"\x00", CHANGE: "insert"}
+    with app.test() as t:
+        fed(t, "left", one, one | {"tags": []}, one | {"tags": None})
+        t.restart(checkpoint=True)
+        fed(t, "left", one | {CHANGE: "delete"}, one | {"tags": [], CHANGE: "delete"})
+        t.feed("right", [{"k": 1, "b": 2}])
+        assert t.read("out").filter(pl.col("b") == 2).drop(CHANGE).to_dicts() == [
+            {"k": 1, "tags": None, "at": {"x": 0.5}, "raw": b"\x00", "b": 2}
+        ]
+
+
+def test_a_semi_join_keeps_each_key_of_plain_rows_once() -> None:
+    with joined("semi", changes=(True, False)).test() as t:
+        for _ in range(3):
+            t.feed("right", [{"key": "x", "a": number, "b": number} for number in range(50)])
+        fed(t, "left", left("x", 1), left("y", 1))
+        assert total(t.read("out")) == [("x", 1)]
+        (host,) = t._container.hosts
+        right_side = host.task.chain.stores()["join.right"]
+        assert right_side.entries() == 1
+        assert right_side.scan().columns == ["key"]
+
+
+def test_a_column_may_be_added_and_is_null_in_earlier_rows() -> None:
+    def app(*more: str) -> hr.App:
+        app = hr.App("grown")
+        flow = app.input("left", LEFT | dict.fromkeys(more, pl.Int64))
+        flow.join(app.input("right", RIGHT), left_on="k", right_on="key", ttl="never", id="join").send_to(
+            app.output("out")
+        )
+        return app
+
+    with app().test() as t:
+        t.feed("left", [{"k": "x", "a": 1}])
+        t.change(app("more"))
+        t.feed("right", [{"key": "x", "a": 2, "b": 3}])
+        assert t.read("out").to_dicts() == [{"k": "x", "a": 1, "more": None, "a_right": 2, "b": 3}]
+
+
+def test_what_fails_in_the_condition_names_the_step() -> None:
+    broken = pl.col("k").str.to_integer() > 0
+    with (
+        joined("inner", where=broken).test() as t,
+        pytest.raises(hr.errors.UserFunctionError, match="the condition of operator 'join'"),
+    ):
+        fed(t, "left", left("x", 1))
+        fed(t, "right", right("x", 1, 1))
