@@ -6,12 +6,16 @@ mask of those that are still alive. A look-up is a binary search; rows whose has
 by their keys. The hash of each row's key, its due columns and its mask are in memory: 17 bytes a row with one due
 column.
 
+Where a key may have very many rows, of which some are removed, the last 24 bits of a hash are those of the whole row.
+So the rows of a key are neighbours, and one of them is found without the others.
+
 The changelog receives rows that were removed (by their identity columns, or because they were due) and rows that are
 new. On disk the mask of a segment is one value, so taking a few rows out of a large segment writes bits, not rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,8 +43,21 @@ _INDEX = struct.Struct(">cQI")
 _MASK = struct.Struct(">cQ")
 
 
+_OF_ROW = np.uint64(2**24 - 1)
+
+
 def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
     return hash_rows(rows, keys) if keys else np.zeros(rows.height, np.uint64)
+
+
+def _hashes_of_rows(rows: pl.DataFrame, columns: Sequence[str]) -> Hashes:
+    """A null adds nothing, so a column that a later version of the app adds changes no hash."""
+    total = np.zeros(rows.height, np.uint64)
+    for name in columns:
+        factor = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") | 1
+        there = rows.get_column(name).is_not_null().to_numpy()
+        total += hash_rows(rows, [name]) * np.uint64(factor) * there
+    return total
 
 
 @dataclass(slots=True)
@@ -66,8 +83,8 @@ class _Segment:
     _masked_since_stored: bool = False
 
     @classmethod
-    def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> _Segment:
-        hashed = rows.with_columns(pl.Series(_HASH, hashes_of(rows, keys), dtype=pl.UInt64))
+    def of(cls, kept: Kept, number: int, rows: pl.DataFrame, hashes: Hashes, due: Sequence[str]) -> _Segment:
+        hashed = rows.with_columns(pl.Series(_HASH, hashes, dtype=pl.UInt64))
         return cls._of_parts(kept, number, _cut(hashed.sort(_HASH, maintain_order=True), bits_for(rows.height)), due)
 
     @classmethod
@@ -96,25 +113,47 @@ class _Segment:
         return self.lows[column]
 
     def find(
-        self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
+        self,
+        wanted: pl.DataFrame,
+        hashes: Hashes,
+        same: Sequence[str],
+        last: Hashes | None = None,
+        *,
+        one: bool = False,
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """The live rows that match one of ``wanted`` (a null matches a null): places, rows, places in ``wanted``."""
+        """The live rows that match one of ``wanted`` (a null matches a null): places, rows, places in ``wanted``.
+
+        With ``last``, hashes from ``hashes`` to these match. ``one``: of each of ``wanted``, one row is enough.
+        """
         # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
         # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
         if not self.living:
             return None
         index = self.index
         starts = np.searchsorted(index.hashes, hashes, "left")
-        hits = np.flatnonzero(index.hashes[np.minimum(starts, len(index.hashes) - 1)] == hashes)
+        there = index.hashes[np.minimum(starts, len(index.hashes) - 1)]
+        hits = np.flatnonzero(there == hashes if last is None else (there >= hashes) & (there <= last))
         starts = starts[hits]
-        counts = np.searchsorted(index.hashes, hashes[hits], "right") - starts
+        counts = np.searchsorted(index.hashes, (hashes if last is None else last)[hits], "right") - starts
         of_wanted = np.repeat(hits, counts)
         places = spread(starts, counts)
         if index.alive is not None:
-            there = index.alive[places]
-            places, of_wanted = places[there], of_wanted[there]
+            living = index.alive[places]
+            places, of_wanted = places[living], of_wanted[living]
         if not len(places):
             return None
+        every = places, of_wanted
+        if one:
+            first = np.append(True, of_wanted[1:] != of_wanted[:-1])
+            places, of_wanted = places[first], of_wanted[first]
+        found = self._agreeing(places, of_wanted, wanted, same)
+        if one and (found is None or len(found[0]) < len(places)):  # another key has the same hash
+            return self._agreeing(*every, wanted, same)
+        return found
+
+    def _agreeing(
+        self, places: Places, of_wanted: Places, wanted: pl.DataFrame, same: Sequence[str]
+    ) -> tuple[Places, pl.DataFrame, Places] | None:
         order = np.argsort(places, kind="stable")
         places, of_wanted = places[order], of_wanted[order]
         rows = concat_rows(list(self.rows(places)))
@@ -284,10 +323,10 @@ class _Manifest(Manifest, frozen=True, kw_only=True):
 class KeyedRows(StateStore):
     """Rows by key. A key may have several rows.
 
-    ``row`` are the columns that identify a row of a key. Without any, rows of a key are only removed together; then the
-    changelog names the key, not each row. ``due`` are Int64 columns without nulls: a row can be asked for from that
-    moment on. ``conform`` turns rows that an earlier version of the app put into rows of this version, or refuses them.
-    ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
+    ``row`` are the columns that identify a row of a key; ``take_rows`` finds it by a hash of ``by_row``, which are some
+    of them. ``due`` are Int64 columns without nulls: a row can be asked for from that moment on. ``conform`` turns rows
+    that an earlier version of the app put into rows of this version, or refuses them. ``in_memory``: rows stay in
+    memory once they were read. ``shown`` turns rows into what people read.
     """
 
     def __init__(
@@ -301,12 +340,14 @@ class KeyedRows(StateStore):
         in_memory: bool = False,
         form: StateForm | None = None,
         shown: Callable[[pl.DataFrame], pl.DataFrame] = readable,
+        by_row: Sequence[str] = (),
     ) -> None:
         self.id = id_
         self._shown = shown
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
+        self._by_row = list(by_row)
         self._kept = Kept(id_, None, conform, in_memory=in_memory, sliced=not in_memory)
         self._tiers: Tiers[_Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, self._joined, form)
         self._fresh: list[_Segment] = []
@@ -325,30 +366,45 @@ class KeyedRows(StateStore):
         """Remove and return all rows of these distinct keys, oldest first; None if there are none."""
         keys, hashes, _ = self._in_order(keys)
         frames = []
-        gone = np.zeros(keys.height, np.bool_)
         for settled, segment in self._all():
-            found = segment.find(keys, hashes, self._keys)
+            found = segment.find(keys, hashes, self._keys, self._last(hashes))
+            if found is not None:
+                places, rows, _ = found
+                frames.append(rows)
+                segment.kill(places)
+                if settled:
+                    self._removed.append(rows.select(self._row))
+                    self._tiers.changed = True
+        self._drop_empty()
+        return concat_rows(frames) if frames else None
+
+    def take_rows(self, wanted: pl.DataFrame) -> pl.DataFrame | None:
+        """Remove and return the rows that are equal to one of ``wanted`` in key and ``row``. None of these repeat."""
+        wanted, hashes, _ = self._in_order(wanted, whole=True)
+        frames = []
+        gone = np.zeros(wanted.height, np.bool_)
+        for settled, segment in self._all():
+            found = segment.find(wanted, hashes, self._row)
             if found is not None:
                 places, rows, asked = found
                 frames.append(rows)
                 segment.kill(places)
                 if settled:
                     gone[asked] = True
-                    self._tiers.changed = True
-                    if self._row != self._keys:
-                        self._removed.append(rows.select(self._row))
-        if not self._row:
-            self._removed_all |= bool(gone.any())
-        elif self._row == self._keys and gone.any():  # all rows of a key are gone: to name it once is enough
-            self._removed.append(rows_where(keys.select(self._row), pl.Series(gone)))
+        if gone.any():
+            self._removed.append(rows_where(wanted.select(self._row), pl.Series(gone)))
+            self._tiers.changed = True
         self._drop_empty()
         return concat_rows(frames) if frames else None
 
-    def find(self, keys: pl.DataFrame) -> Iterator[tuple[Places, pl.DataFrame]]:
-        """Yield the rows of these keys (which may repeat): places in ``keys``, and the row of each. The rows stay."""
+    def find(self, keys: pl.DataFrame, *, one: bool = False) -> Iterator[tuple[Places, pl.DataFrame]]:
+        """Yield the rows of these keys (which may repeat): places in ``keys``, and the row of each. The rows stay.
+
+        ``one``: not all rows of a key, but at least one if it has any.
+        """
         wanted, hashes, order = self._in_order(keys)
         for _, segment in self._all():
-            found = segment.find(wanted, hashes, self._keys)
+            found = segment.find(wanted, hashes, self._keys, self._last(hashes), one=one)
             if found is not None:
                 _, rows, asked = found
                 yield order[asked], rows
@@ -416,7 +472,7 @@ class KeyedRows(StateStore):
         if operation == _ADD:
             self._tiers.push(self._segment(self._kept.conform(decode_rows(body))))
         elif operation == _REMOVE:
-            rows, hashes, _ = self._in_order(decode_rows(body))
+            rows, hashes, _ = self._in_order(decode_rows(body), whole=True)
             for segment in self._tiers.parts:
                 found = segment.find(rows, hashes, self._row)
                 if found is not None:
@@ -497,8 +553,19 @@ class KeyedRows(StateStore):
         yield from ((True, segment) for segment in self._tiers.parts)
         yield from ((False, segment) for segment in self._fresh)
 
-    def _in_order(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Places]:
+    def _hashes(self, rows: pl.DataFrame, *, whole: bool) -> Hashes:
+        """``whole``: of rows, else of keys: the lowest one that a row of the key can have."""
         hashes = hashes_of(rows, self._keys)
+        if not self._by_row:
+            return hashes
+        hashes &= ~_OF_ROW
+        return hashes | _hashes_of_rows(rows, self._by_row) & _OF_ROW if whole else hashes
+
+    def _last(self, hashes: Hashes) -> Hashes | None:
+        return hashes | _OF_ROW if self._by_row else None
+
+    def _in_order(self, rows: pl.DataFrame, *, whole: bool = False) -> tuple[pl.DataFrame, Hashes, Places]:
+        hashes = self._hashes(rows, whole=whole)
         order = np.argsort(hashes)
         return rows[order], hashes[order], order
 
@@ -507,7 +574,7 @@ class KeyedRows(StateStore):
         self._fresh = [segment for segment in self._fresh if segment.living]
 
     def _segment(self, rows: pl.DataFrame) -> _Segment:
-        return _Segment.of(self._kept, self._tiers.number(), rows, self._keys, self._due)
+        return _Segment.of(self._kept, self._tiers.number(), rows, self._hashes(rows, whole=True), self._due)
 
     def _joined(self, segments: Sequence[_Segment]) -> list[_Segment]:
         living = [segment for segment in segments if segment.living]

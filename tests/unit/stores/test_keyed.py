@@ -50,22 +50,6 @@ def test_a_key_may_have_several_rows_and_a_null_is_a_key() -> None:
     assert sessions.take(keys("a")) is None
 
 
-@pytest.mark.parametrize("by", [["key"], []])
-def test_rows_that_nothing_tells_apart_are_removed_by_their_key(by: list[str]) -> None:
-    sessions, again = (KeyedRows("sessions", by, [], ["due"]) for _ in range(2))
-    sessions.put(rows(*[("a", 1, 9, 1)] * 500, ("a", 2, 9, 2)))
-    for change in sessions.take_changes(1):
-        again.apply(change)
-    assert held(sessions.take(keys("a"))) == [*[("a", 1, 9, 1)] * 500, ("a", 2, 9, 2)]
-    sessions.put(rows(("a", 1, 9, 1), ("b", 1, 9, 1)))
-    changes = sessions.take_changes(2)
-    for change in changes:
-        again.apply(change)
-    assert held(again.scan()) == held(sessions.scan()) == [("a", 1, 9, 1), ("b", 1, 9, 1)]
-    assert again.entries() == 2
-    assert by == [] or len(decode_rows(next(each for each in changes if each[:1] == b"\x02")[1:])) == 1
-
-
 def test_what_is_due_is_taken_by_any_due_column() -> None:
     sessions = store()
     sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2), ("c", 3, 7, 3)))

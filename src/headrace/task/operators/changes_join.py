@@ -92,8 +92,8 @@ class ChangesJoinOperator(Operator):
                 if side.lone and self._told_alone:
                     told[kind].append(side.without_key(some))
             added, removed = side.with_key(added), side.with_key(removed)
-        added, gone, stay = side.take(added, removed)
-        keys, (gone_rows, new, rest) = side.by_key([gone, added, stay if other.lone else stay.clear()])
+        added, gone = side.take(added, removed)
+        keys, (gone_rows, new) = side.by_key([gone, added])
         theirs, numbers = other.find(keys)
         lost, _ = self._multiply(side, gone_rows, theirs, numbers, DELETE)
         gained, met = self._multiply(side, new, theirs, numbers, INSERT)
@@ -105,12 +105,16 @@ class ChangesJoinOperator(Operator):
             had = theirs.get_column(_MET).to_numpy()
             leaves = had & lost & ~gained
             if leaves.any():
-                leaves[leaves] = ~self._paired(side, rest, _where(theirs, leaves), numbers[leaves])
-            self._turn(other, theirs, numbers, keys, (~had & gained, leaves), told)
+                leaves[leaves] = ~self._paired(side, keys, _where(theirs, leaves), numbers[leaves])
+            for joins, turned in ((True, ~had & gained), (False, leaves)):
+                if turned.any():
+                    rows = _where(theirs, turned)
+                    told[DELETE if joins == self._told_alone else INSERT].append(other.alone(rows))
+                    other.turn(rows, met=joins)
         for kind, frames in told.items():
             for frame in frames:
                 self._tell(frame[list(self.columns)], _times(frame), kind)
-        side.put(stay, added, met)
+        side.put(added, met)
 
     def _multiply(
         self, side: JoinSide, mine: _ByKey, theirs: pl.DataFrame, numbers: Numbers, kind: str
@@ -136,11 +140,15 @@ class ChangesJoinOperator(Operator):
                 self._tell(rows, np.prod(often, axis=0) if often else None, kind)
         return theirs_met, met
 
-    def _paired(self, side: JoinSide, mine: _ByKey, theirs: pl.DataFrame, numbers: Numbers) -> Mask:
+    def _paired(self, side: JoinSide, keys: pl.DataFrame, theirs: pl.DataFrame, numbers: Numbers) -> Mask:
+        """Which of ``theirs`` have partners that ``side`` keeps."""
+        some, number_of = np.unique(numbers, return_inverse=True)
+        rows, of_keys = side.find(keys[some], one=self.spec.where is None)
+        mine = _ByKey(rows, of_keys, len(some))
         if self.spec.where is None:
-            return mine.counts[numbers] > 0
+            return mine.counts[number_of] > 0
         found = np.zeros(theirs.height, np.bool_)
-        for _, _, of_theirs in self._pairs(side, mine, theirs, numbers):
+        for _, _, of_theirs in self._pairs(side, mine, theirs, number_of):
             found[of_theirs] = True
         return found
 
@@ -169,28 +177,6 @@ class ChangesJoinOperator(Operator):
         except UNCOMPUTABLE as error:
             raise self.failed(error, "the condition") from error
         return np.broadcast_to(mask.to_numpy(), rows.height)  # a constant is one value
-
-    def _turn(
-        self,
-        side: JoinSide,
-        rows: pl.DataFrame,
-        numbers: Numbers,
-        keys: pl.DataFrame,
-        turned: tuple[Mask, Mask],
-        told: Told,
-    ) -> None:
-        """``turned``: which of the kept rows have got a first partner, and which have lost the last one."""
-        joins, leaves = turned
-        changed = joins | leaves
-        if not changed.any():
-            return
-        for kind, mask in zip((DELETE, INSERT), turned if self._told_alone else turned[::-1], strict=True):
-            if mask.any():
-                told[kind].append(side.alone(_where(rows, mask)))
-        of_keys = np.zeros(keys.height, np.bool_)
-        of_keys[numbers[changed]] = True
-        met = (rows.get_column(_MET).to_numpy() | joins) & ~leaves
-        side.replace(_where(keys, of_keys), _where(rows.with_columns(pl.Series(_MET, met)), of_keys[numbers]))
 
     def _tell(self, rows: pl.DataFrame, times: Numbers | None, kind: str) -> None:
         if times is not None and (times != 1).any():
@@ -223,13 +209,15 @@ class JoinSide(Operator):
         self._types = types = {**kept, **own}
         self._expires = spec.ttl_ms is not None
         id_ = f"{self.node.id}.{'right' if right else 'left'}"
+        values = [name for name in kept if name not in self.keys] if self._changes or self.lone else []
         self.store = KeyedRows(
             id_,
             self.keys,
-            [],
-            [_DUE] if _DUE in own else [],
+            values,
+            [_DUE] if self._expires else [],
             lambda rows: conformed(id_, rows, types, {*self.keys, *own}),
             form=spec.state_forms(self.node.id, context.inputs)[id_],
+            by_row=[name for name in values if not kept[name].is_nested()],
         )
         names = spec.right_names if right else {name: name for name in kept}
         self._named = [(old, new) for old, new in names.items() if old in kept]
@@ -299,19 +287,19 @@ class JoinSide(Operator):
         parts = zip(frames, np.split(numbers, ends[:-1]), strict=True)
         return keys, [_ByKey(frame, part, keys.height) for frame, part in parts]
 
-    def find(self, keys: pl.DataFrame) -> tuple[pl.DataFrame, Numbers]:
-        """The rows of these keys of the other side, and the number of each one's key."""
-        found = list(self.store.find(self._own(keys))) if keys.height else []
+    def find(self, keys: pl.DataFrame, *, one: bool = False) -> tuple[pl.DataFrame, Numbers]:
+        """The rows of these keys, which may be the other side's, and the number of each one's key."""
+        found = list(self.store.find(self._own(keys), one=one)) if keys.height else []
         if not found:
             return pl.DataFrame(schema=self._types), np.empty(0, np.int64)
         return concat_rows([rows for _, rows in found]), np.concatenate([numbers for numbers, _ in found])
 
-    def take(self, added: pl.DataFrame, removed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-        """Take out all rows of the keys of ``removed``: what is added, which of them go, and which stay."""
+    def take(self, added: pl.DataFrame, removed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Take out rows; return what is still to be added, and what is gone."""
         none = pl.DataFrame(schema=self._types)
         if not removed.height:
-            return added, none, none
-        before = self.store.take(removed.select(self.keys).unique() if self.keys else removed.head(1))
+            return added, none
+        before = self.store.take_rows(removed[self._columns])
         before = none if before is None else before
         if self._expires:
             return self._oldest(added, before, removed)
@@ -320,11 +308,11 @@ class JoinSide(Operator):
         rows = concat_rows([before.with_columns(pl.lit(0, pl.Int64).alias(_GONE)), self._wanted(removed)])
         rows = rows.group_by(self._columns).agg(times.sum(), gone.sum(), *met)
         self._missing(int(rows.select((gone - times).clip(lower_bound=0).sum()).item()))
-        return added, *self._parted(rows.with_columns(pl.min_horizontal(gone, times).alias(_GONE)))
+        return added, self._parted(rows.with_columns(pl.min_horizontal(gone, times).alias(_GONE)))
 
     def _oldest(
         self, added: pl.DataFrame, before: pl.DataFrame, removed: pl.DataFrame
-    ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
         gone, times, lacking, columns = pl.col(_GONE), pl.col(_TIMES), pl.col(_NEEDED), self._columns
         zero = pl.lit(0, pl.Int64)
         wanted = self._wanted(removed).with_columns(removed.get_column(_NEEDED))
@@ -343,8 +331,8 @@ class JoinSide(Operator):
             less = at_once.select(*columns, (-gone).alias(_TIMES))
             added = concat_rows([added.select(less.columns), less]).group_by(columns).agg(times.sum()).filter(times > 0)
         rows = rows.filter(~of_batch).with_columns(gone.clip(0, times))
-        left, stay = self._parted(rows)
-        return added, concat_rows([left, at_once.select(left.columns)]), stay
+        left = self._parted(rows)
+        return added, concat_rows([left, at_once.select(left.columns)])
 
     def _wanted(self, removed: pl.DataFrame) -> pl.DataFrame:
         own = {_TIMES: 0, _MET: False, _DUE: NEVER_DUE}
@@ -354,30 +342,32 @@ class JoinSide(Operator):
         )
         return rows.select(*self._types, _GONE)
 
-    def _parted(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _parted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put back those that stay; return those that are gone."""
         gone = pl.col(_GONE)
-        left = rows.filter(gone > 0).with_columns(gone.alias(_TIMES))
         stay = rows.filter(pl.col(_TIMES) > gone).with_columns(pl.col(_TIMES) - gone)
-        return left.select(list(self._types)), stay.select(list(self._types))
+        self.store.put(stay.select(list(self._types)))
+        return rows.filter(gone > 0).with_columns(gone.alias(_TIMES)).select(list(self._types))
 
     def _missing(self, number: int) -> None:
         self._join.counters.count("missing", number)
 
-    def put(self, stay: pl.DataFrame, added: pl.DataFrame, met: Mask) -> None:
+    def put(self, added: pl.DataFrame, met: Mask) -> None:
         if self._as_set and self._columns == self.keys and not self._expires:
             known = np.zeros(added.height, np.bool_)
-            for places, _ in self.store.find(added):
+            for places, _ in self.store.find(added, one=True):
                 known[places] = True
             added = _where(added, ~known)
         own = [pl.Series(_MET, met)] if self.lone else []
         if (ttl_ms := self._join.spec.ttl_ms) is not None:
             own.append(pl.Series(_DUE, [self._join.now() + ttl_ms], pl.Int64).new_from_index(0, added.height))
-        self.store.put(concat_rows([stay, added.hstack(own)[list(self._types)]]))
+        self.store.put(added.hstack(own)[list(self._types)])
 
-    def replace(self, keys: pl.DataFrame, rows: pl.DataFrame) -> None:
-        """All rows of these keys of the other side."""
-        self.store.take(self._own(keys))
-        self.store.put(rows)
+    def turn(self, rows: pl.DataFrame, *, met: bool) -> None:
+        """Rows that have got a first partner, or lost their last one."""
+        taken = self.store.take_rows(rows[self._columns].unique())
+        assert taken is not None, "rows that were found are there"
+        self.store.put(taken.with_columns(pl.lit(met).alias(_MET)))
 
     def _own(self, keys: pl.DataFrame) -> pl.DataFrame:
         return keys.rename(dict(zip(keys.columns, self.keys, strict=True))) if self.keys else keys
