@@ -280,23 +280,26 @@ class Top(_OnChanges):
 
     @override
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
-        columns = self.input.columns
-        values = [name for name in without_changes(self.input) if name not in self.keys]
-        form = StateForm(
-            what="rows in an order", key=with_types(self.keys, columns), columns=with_types(values, columns)
-        )
-        return {id_: form}
+        return _forms_in_order(id_, self.keys, self.input)
 
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         kept = "all rows" if CHANGE in self.input.columns else f"{self.n} rows"
         fixed = {"kind": self.kind, "key": typed(self.keys, self.input), "order": self.detail, "kept": kept}
         columns = {name: str(dtype) for name, dtype in without_changes(self.input).items()}
-        return {id_: StateMeaning(fixed=fixed, columns=columns, key=self.keys)}
+        meaning = StateMeaning(fixed=fixed, columns=columns, key=self.keys)
+        return dict.fromkeys(self.state_forms(id_, inputs), meaning)
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
         return {name: (name,) for name in without_changes(before)}
+
+
+def _forms_in_order(id_: str, keys: tuple[str, ...], of: Schema) -> dict[str, StateForm]:
+    """The forms of rows that are kept in an order: the first ones, and, of a flow of changes, the rest."""
+    values = with_types([name for name in without_changes(of) if name not in keys], of.columns)
+    form = StateForm(what="rows in an order", key=with_types(keys, of.columns), columns=values)
+    return {id_: form, f"{id_}.rest": form} if CHANGE in of.columns else {id_: form}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,14 +336,18 @@ class Latest(_OnChanges):
 
     @override
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        if CHANGE in self.input.columns:
+            return _forms_in_order(id_, self.keys, self.input)
         values = [name for name in self.results if name not in self.keys]
         key = with_types(self.keys, self.input.columns)
         return {id_: StateForm(what="the last rows", key=key, columns=with_types(values, self.input.columns))}
 
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
-        fixed = {"kind": self.kind, "key": typed(self.keys, self.input)}
-        return {id_: StateMeaning(fixed=fixed, columns={n: str(t) for n, t in self.results.items()}, key=self.keys)}
+        kept = "all rows" if CHANGE in self.input.columns else "the last row"
+        fixed = {"kind": self.kind, "key": typed(self.keys, self.input), "kept": kept}
+        meaning = StateMeaning(fixed=fixed, columns={n: str(t) for n, t in self.results.items()}, key=self.keys)
+        return dict.fromkeys(self.state_forms(id_, inputs), meaning)
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from headrace.api.operators import steps
 from headrace.api.operators.changes import GroupBy
 from headrace.api.operators.changes import ChangesJoin
+from headrace.api.operators.changes import Latest, Top
 from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.task import TaskStep
@@ -21,6 +22,7 @@ from headrace.task.operators.joins import LatestJoinOperator, TableWriter, build
 from headrace.task.operators.keyed_windows import build_window
 from headrace.task.operators.low_level import TaskOperator
 from headrace.task.operators.running import GroupByOperator
+from headrace.task.operators.ranked import FirstRows, build_latest
 from headrace.task.operators.steps import (
     DeduplicateOperator,
     DropLateOperator,
@@ -61,6 +63,8 @@ _runs(ChangesJoin, ChangesJoinOperator)
 _runs(TableJoin, build_table_join)
 _runs(TaskTable, PassOnOperator)
 _runs(SendToTable, TableWriter)
+_runs(Top, FirstRows)
+_runs(Latest, build_latest)
 _runs(TaskStep, TaskOperator)
 
 
