@@ -56,6 +56,34 @@ def _earlier(keys: npt.NDArray[np.uint32], numbers: Numbers) -> Numbers:
     return found
 
 
+def _codes(keys: pl.Series, values: pl.Series, *, down: bool) -> Numbers:
+    """Numbers in the order of the keys, and then of the values, of which nulls are last."""
+    low, high = values.to_physical().min(), values.to_physical().max()
+    most = int(keys.max() or 0) + 1  # type: ignore[arg-type]
+    close = isinstance(low, int) and isinstance(high, int) and (high - low + 2) * most < 1 << 62
+    if close and (values.dtype.is_temporal() or values.dtype.is_signed_integer()):
+        numbers = values.to_physical().cast(pl.Int64)
+        numbers = high - numbers if down else numbers - low
+    else:
+        numbers = values.rank("dense", descending=down).cast(pl.Int64)
+    width = int(numbers.max() or 0) + 2  # type: ignore[arg-type]
+    found: Numbers = keys.to_numpy().astype(np.int64) * width + numbers.fill_null(width - 1).to_numpy()
+    return found
+
+
+def _united(rows: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
+    """Equal rows, which follow each other, as one."""
+    differ = [pl.col(name).ne_missing(pl.col(name).shift()) for name in same]
+    begins = rows.select(pl.any_horizontal(differ)).to_series().to_numpy(writable=True)
+    begins[:1] = True
+    if begins.all():
+        return rows
+    starts = np.flatnonzero(begins)
+    sums = [pl.Series(name, np.add.reduceat(rows.get_column(name).to_numpy(), starts)) for name in (_N, _TOLD)]
+    mark = pl.Series(_MARK, np.maximum.reduceat(rows.get_column(_MARK).to_numpy(), starts))
+    return rows[starts].with_columns(*sums, mark)
+
+
 def _hashable(name: str, dtype: pl.DataType) -> bool:
     try:
         hash_rows(pl.DataFrame(schema={name: dtype}), [name])
@@ -92,8 +120,6 @@ class FirstRows(_Telling):
         if self._arrival:
             self._order = {_SEQ: self._latest}
         self._listed = [*self._values, *([_SEQ] if self._arrival else []), _N]
-        # Without changes a row by arrival is never equal to another one.
-        self._same = self._listed[:-1] if not self._changes else self._values
         self._most = 2 * self._n + _SPARE if self._changes else self._n
         self._build_stores(node, spec, context, columns)
 
@@ -176,7 +202,7 @@ class FirstRows(_Telling):
     def _take_in(self, new: pl.DataFrame, kept: pl.DataFrame, keys: pl.DataFrame, after: Numbers) -> None:
         rest = np.zeros(keys.height, np.int64)
         rest[kept.get_column(_KEY).to_numpy()] = kept.get_column(_REST).to_numpy()
-        old = self._rows(kept.select(_KEY, *self._listed))
+        old = self._rows(kept.select(_KEY, *self._listed).sort(_KEY))
         of_key, number = old.get_column(_KEY).to_numpy(), old.get_column(_N).to_numpy()
         known = np.minimum(number, np.maximum(self._n - _earlier(of_key, number), 0))
         old = old.with_columns(pl.Series(_TOLD, known), pl.lit(1, pl.Int8).alias(_MARK))
@@ -211,10 +237,11 @@ class FirstRows(_Telling):
 
     def _placed(self, rows: pl.DataFrame, rest: Numbers) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The rows of the lists in order, and all others. Some of these are gone: they have a number of 0."""
-        latest = [pl.col(_SEQ).max()] if self._arrival and self._changes else []
-        rows = rows.group_by(_KEY, *self._same).agg(pl.col(_N, _TOLD).sum(), pl.col(_MARK).max(), *latest)
-        order = {_KEY: False, **self._order}
-        rows = rows.sort(list(order), descending=list(order.values()), nulls_last=True)
+        if self._arrival and self._changes:  # equal rows come at different times
+            sums = pl.col(_N, _TOLD).sum(), pl.col(_SEQ, _MARK).max()
+            rows = self._sorted(rows.group_by(_KEY, *self._values).agg(*sums))
+        else:
+            rows = _united(self._sorted(rows), [_KEY, *self._listed[:-1]])
         of_key, number = rows.get_column(_KEY).to_numpy(), rows.get_column(_N).to_numpy()
         self._counters.count("missing", int(-number[number < 0].sum()))
         mark = rows.get_column(_MARK).to_numpy()
@@ -229,6 +256,23 @@ class FirstRows(_Telling):
         rows = rows.with_columns(pl.Series(_N, np.maximum(number, 0))).drop(_MARK)
         return rows.filter(pl.Series(listed)), rows.filter(pl.Series(~listed))
 
+    def _sorted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows by key, and those of a key in order."""
+        names = list(self._order)
+        plain = bool(names) and not rows.schema[names[0]].is_nested()
+        first, others = (names[0], names[1:]) if plain else (_KEY, names)
+        codes = _codes(rows.get_column(_KEY), rows.get_column(first), down=self._order.get(first, False))
+        order = np.argsort(codes, kind="stable")  # the old rows are in order, so this is a merge
+        codes = codes[order]
+        same = codes[1:] == codes[:-1]
+        if others and same.any():
+            tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+            part = rows.select(others)[order[tied]].with_columns(pl.Series(_KEY, codes[tied]))
+            down = [False, *(self._order[name] for name in others)]
+            within = part.select(pl.arg_sort_by([_KEY, *others], descending=down, nulls_last=True)).to_series()
+            order[tied] = order[tied][within.to_numpy()]
+        return rows[order]
+
     def _balanced(self, firsts: pl.DataFrame, others: pl.DataFrame, keys: pl.DataFrame, rest: Numbers) -> pl.DataFrame:
         """Put the others into the rest, and take from there what comes next, of keys whose list is too short."""
         back = others.filter(pl.col(_N) > 0)
@@ -239,9 +283,7 @@ class FirstRows(_Telling):
         if not len(short):
             return firsts
         wanted = keys[short]
-        order = {_KEY: False, **self._order}
-        found = concat_rows([self._numbered(rows, wanted) for rows in self._rest.held()])
-        found = found.sort(list(order), descending=list(order.values()), nulls_last=True)
+        found = self._sorted(concat_rows([self._numbered(rows, wanted) for rows in self._rest.held()]))
         place = _earlier(found.get_column(_KEY).to_numpy(), np.ones(found.height, np.int64))
         next_ = found.filter(pl.Series(place < self._n + _SPARE))
         rest -= np.bincount(next_.get_column(_KEY).to_numpy(), minlength=len(rest))
