@@ -149,7 +149,7 @@ class Changing(Composed):
             if isinstance(n, bool) or not isinstance(n, int) or n < 1:
                 raise DeclarationError(f"{n!r} is not a number of rows", hint='write top(10, "price")')
             keys = self._own_key(key, "top")
-            order = key_columns(by, self._schema, "top")
+            order = key_columns(by, self._rows, "top")
             down = (descending,) * len(order) if isinstance(descending, bool) else tuple(descending)
             if len(down) != len(order):
                 raise DeclarationError(
@@ -183,7 +183,7 @@ class Changing(Composed):
         ['insert', 'update_before', 'update_after', 'delete']
         """
         with Declaring("changes") as here:
-            return self._latest(key_columns(key, self._schema, "changes"), deleted, id, here)
+            return self._latest(key_columns(key, self._rows, "changes"), deleted, id, here)
 
     def upserts(self, deleted: str = "deleted") -> Self:
         """The changes of this flow as rows: the new row of each key, and one with ``deleted`` true when it goes.
@@ -227,8 +227,8 @@ class Changing(Composed):
             kind = pl.col(CHANGE).cast(pl.String).alias(change)
             return self._plain([*map(pl.col, without_changes(self._schema)), kind], here)
 
-    def as_changes(self, change: str | None = "change") -> Self:
-        """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind; None: all inserts.
+    def as_changes(self, change: str = "change") -> Self:
+        """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind; a null inserts.
 
         Examples
         --------
@@ -237,8 +237,8 @@ class Changing(Composed):
         True
         """
         with Declaring("as_changes") as here:
-            if change is None:
-                return self._inserted(here)
+            if self.changing:
+                raise DeclarationError(f"the rows of {self.node!r} are changes already", hint="leave it out")
             if change not in self._schema.columns:
                 raise unknown_column(change, self._schema.columns)
             if self._schema.columns[change] not in (pl.String, KIND):
@@ -246,11 +246,15 @@ class Changing(Composed):
                     f"the column {change!r} is {self._schema.columns[change]}", hint=f"it is a String: {_KIND_HINT}"
                 )
             others = [pl.col(name) for name in self._schema.columns if name != change]
-            return self._plain([*others, pl.col(change).cast(KIND).alias(CHANGE)], here)
+            kind = pl.col(change).cast(KIND).fill_null(pl.lit(INSERT, KIND)).alias(CHANGE)
+            return self._plain([*others, kind], here)
 
     @override
     def _send_changes(self, table: Table, here: Location) -> None:
         told = self._told_by(table.key, f"changes-of-{table.id}", here)
+        if isinstance(table.spec.deleted, str):
+            told.upserts(table.spec.deleted)._send(table, None, here)
+            return
         columns = [*map(pl.col, without_changes(self._schema))]
         taken = pl.col(CHANGE) == pl.lit(DELETE, KIND)
         last = told._where_kind(pl.col(CHANGE) != pl.lit(BEFORE, KIND), here)
@@ -264,11 +268,14 @@ class Changing(Composed):
                 f"deleted={deleted!r} is not a Boolean column of {self.node!r}",
                 hint="compute one before: with_columns(deleted=...)",
             )
+        if deleted in key:
+            raise DeclarationError(f"the key column {deleted!r} can't also mark deletions", hint="choose another key")
         if deleted is not None and self.changing:
             raise DeclarationError("the flow carries changes already, with its deletions", hint="leave out deleted=")
         step = Latest(keys=key, input=self._schema, deleted=deleted)
         name = self.draft.claim("changes", id_, here, f"changes-{'-and-'.join(key)}")
-        return self._then("changes", step, here, with_changes(step.results), self._time, id_=name)
+        time = lost(self._time, "may be that of an earlier row", "changes", here)
+        return self._then("changes", step, here, with_changes(step.results), time, id_=name)
 
     def _told_by(self, key: tuple[str, ...], name: str, here: Location) -> Self:
         """This flow of changes, told by a key in order: as it is, if it is told so."""
@@ -300,7 +307,7 @@ class Changing(Composed):
         if key is None:
             return ()
         if key_parts(key):
-            return key_columns(key, self._schema, what)
+            return key_columns(key, self._rows, what)
         own = self.draft.key_at(self.node)
         if own is None:
             raise DeclarationError(

@@ -44,7 +44,7 @@ from headrace.api.remote import Remote
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, Settings, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
-from headrace.rows.changes import CHANGE
+from headrace.rows.changes import CHANGE, KIND
 from headrace.rows.given import Rows
 from headrace.rows.schema import Schema
 from headrace.systems.registry import SystemSpec, keeps_rows
@@ -230,6 +230,12 @@ class Draft:
                     hint="put as_rows() before it, to get each change as a row of its own with the column 'change'; "
                     "or compute with group_by(...).agg(...), top(...) or join(...), which follow changes",
                 )
+        if schema is not None and schema.columns.get(CHANGE, KIND) != KIND:
+            raise DeclarationError(
+                f"the column {CHANGE!r} is {schema.columns[CHANGE]}, but in a column of this name Headrace keeps "
+                "whether a row was inserted, updated or deleted",
+                hint="give it another name; as_changes(name) reads rows as changes whose kind is in a String column",
+            )
         node = Node(
             id=id_ or self._next_id(kind),
             operator=operator,

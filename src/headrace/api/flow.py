@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final
 
 import polars as pl
+from polars.exceptions import PolarsError
 from typing_extensions import override
 
 from headrace.api.aggregates import Aggregate, named_aggregates
@@ -95,6 +96,16 @@ def dead_letter_id(
     return dead_letter.id
 
 
+def reserved(hint: str | None = None) -> DeclarationError:
+    """The error for a column or an expression that uses the kinds of changes."""
+    return DeclarationError(
+        f"{CHANGE!r} is the column in which Headrace keeps whether a row was inserted, updated or deleted",
+        hint=hint
+        or "as_rows() makes changes rows with the column 'change', which can be read; as_changes() reads such rows as "
+        "changes",
+    )
+
+
 class Flow:
     """A point of the app where messages flow: a node of the draft, its schema and its event time."""
 
@@ -142,12 +153,12 @@ class Flow:
             target = self.draft.output_called(target, here)
         check_target(target)
         self._check_owner(target.draft, target.id)
+        keys = target_keys(target, key, self._rows)
         if self.changing and isinstance(target, Output):
             check_takes_changes(self.draft.streams[target.id])
         elif self.changing and isinstance(target, Table):
             self._send_changes(target, here)
             return
-        keys = target_keys(target, key, self._schema)
         stream = self._ordered(adopt_schema(target, self._schema), here)
         step: SendTo | SendToTable = SendTo(target.id, keys)
         if isinstance(target, Table) and target.spec.remote is not None:
@@ -167,6 +178,11 @@ class Flow:
                 hint='tables come from app.table("...", key=...)',
             )
         self._check_owner(table.draft, table.id)
+        if self.changing:
+            raise DeclarationError(
+                "delete_from() takes rows, and rows of this flow may be changed or deleted later",
+                hint="send_to(table) also deletes what is deleted; or put as_rows() before it",
+            )
         time = version_time(table.spec, self._schema, self._time)
         columns = deleting_columns(table.spec, self._schema, time)
         if table.spec.remote is not None:
@@ -245,18 +261,42 @@ class Flow:
         time = after_projection(self._time, same, schema, kind, here)
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
 
+    @property
+    def _rows(self) -> Schema:
+        """The columns of the rows that may be changed."""
+        columns = self._schema.columns
+        return Schema.of({c: dtype for c, dtype in columns.items() if c != CHANGE}) if self.changing else self._schema
+
     def _keeping_changes(self, exprs: list[pl.Expr], *, keep: bool) -> list[pl.Expr]:
-        """The expressions, of which none computes ``_change``; if they are all that is left, it stays."""
-        if any(expr.meta.output_name(raise_if_undetermined=False) == CHANGE for expr in exprs):
-            plain = [expr for expr in exprs if expr.meta.is_column() and expr.meta.output_name() == CHANGE]
-            if not plain or not self.changing or keep:
-                raise DeclarationError(
-                    f"{CHANGE!r} is the column in which Headrace keeps whether a row was inserted, updated or deleted",
-                    hint="give yours another name; as_rows() makes changes rows with the column 'change', and "
-                    "as_changes() reads such rows as changes",
-                )
-            return exprs
-        return exprs if keep or not self.changing else [*exprs, pl.col(CHANGE)]
+        """The expressions, none of which computes or reads ``_change``. A plain ``_change`` is among them or added."""
+        found, kept = [], keep or not self.changing
+        for expr in exprs:
+            if self.changing and not keep and expr.meta.is_column() and expr.meta.output_name() == CHANGE:
+                kept = True
+                found.append(expr)
+            elif self.changing:
+                found += self._of_rows(expr)
+            elif expr.meta.output_name(raise_if_undetermined=False) == CHANGE:
+                raise reserved()
+            else:
+                found.append(expr)
+        return found if kept else [*found, pl.col(CHANGE)]
+
+    def _of_rows(self, expr: pl.Expr) -> list[pl.Expr]:
+        """An expression that may stand for several columns, as expressions none of which is ``_change``."""
+        if CHANGE in {*expr.meta.root_names(), expr.meta.output_name(raise_if_undetermined=False)}:
+            raise reserved()
+        if not expr.meta.has_multiple_outputs():
+            return [expr]
+        try:
+            found = pl.LazyFrame(schema=dict(self._schema.columns)).select(expr).collect_schema()
+        except PolarsError:
+            return [expr]  # ``projected`` says what is wrong
+        if expr.meta.is_column_selection():
+            return [pl.col(name) for name in found if name != CHANGE]
+        if found != pl.LazyFrame(schema=dict(self._rows.columns)).select(expr).collect_schema():
+            raise reserved(f"leave it out: pl.exclude({CHANGE!r}) in the place of pl.all()")
+        return [expr]
 
     def _ordered(self, names: tuple[str, ...], here: Location) -> Self:
         if tuple(self._schema.columns) == names:
@@ -354,6 +394,8 @@ class MappedFlow(Flow):
                 raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate isn't one")
             expr = as_condition(predicate, self._schema, "the predicate")
             check_predicate(self._schema, expr)
+            if self.changing:
+                self._of_rows(expr)
             return self._then("filter", Filter(expr), here, self._schema, self._time)
 
     def map(
@@ -523,6 +565,8 @@ class MappedFlow(Flow):
         """
         with Declaring("drop") as here:
             gone = check_columns(columns, self._schema, "drop")
+            if CHANGE in gone:
+                raise reserved()
             return self._project("drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False)
 
     def rename(self, names: Mapping[str, str]) -> Self:

@@ -62,8 +62,8 @@ def _codes(keys: pl.Series, values: pl.Series, *, down: bool) -> Numbers:
     most = int(keys.max() or 0) + 1  # type: ignore[arg-type]
     close = isinstance(low, int) and isinstance(high, int) and (high - low + 2) * most < 1 << 62
     if close and (values.dtype.is_temporal() or values.dtype.is_signed_integer()):
-        numbers = values.to_physical().cast(pl.Int64)
-        numbers = high - numbers if down else numbers - low
+        numbers = values.to_physical()
+        numbers = (-(numbers - high) if down else numbers - low).cast(pl.Int64)
     else:
         numbers = values.rank("dense", descending=down).cast(pl.Int64)
     width = int(numbers.max() or 0) + 2  # type: ignore[arg-type]
