@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.api.checks import here
+from headrace.api.operators.changes import Top, with_changes
 from headrace.rows.changes import AFTER, BEFORE, CHANGE, DELETE, INSERT, KIND
+from headrace.rows.hashing import partition_of
+from headrace.stores.base import Share
+from headrace.task.metrics import TaskMetrics
 from headrace.task.operators import ranked
+from headrace.task.operators.base import BuildContext, Operator
+from headrace.task.operators.registry import build_operator
 from tests.drawn import examples
 from tests.histories import batches, histories, total
 
@@ -191,3 +198,125 @@ def test_the_row_that_came_last_is_told_by_its_key(data: st.DataObject, spare: i
         changes = told(app_of(lambda flow: flow.changes("k"), CHANGES if changing else COLUMNS), fed, restart)
     assert Counter(total(changes)) == Counter(last(alive([row for rows in fed for row in rows])))
     in_order(changes, ["k"])
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_columns_of_any_type_are_in_order(changing: bool) -> None:
+    types = {"s": pl.String, "b": pl.Boolean, "f": pl.Float64, "l": pl.List(pl.Int64), "o": pl.Struct({"a": pl.Int64})}
+    rows: list[Row] = [
+        {"s": "b", "b": True, "f": 1.5, "l": [1], "o": {"a": 1}},
+        {"s": "b", "b": True, "f": 1.5, "l": [2], "o": {"a": 1}},
+        {"s": "b", "b": None, "f": float("nan"), "l": None, "o": None},
+        {"s": "a", "b": False, "f": float("inf"), "l": [], "o": {"a": 3}},
+        {"s": None, "b": False, "f": None, "l": [1, 2], "o": {"a": 2}},
+    ]
+    for by, best in {"s": [0], "b": [0, 1], "f": [2]}.items():
+        app = hr.App("types")
+        flow = app.input("rows", types | ({CHANGE: KIND} if changing else {}))
+        flow.partition_by(None).top(1, by, key=None).send_to(app.output("out"))
+        with app.test() as t:
+            for row in rows:
+                t.feed("rows", [row | ({CHANGE: INSERT} if changing else {})])
+            assert repr(total(t.read("out"))) in [repr([tuple(rows[one].values())]) for one in best]
+            if changing:
+                for one in best:
+                    t.feed("rows", [rows[one] | {CHANGE: DELETE}])
+                assert len(total(t.read("out"))) == 1
+
+
+@pytest.mark.parametrize("spare", [0, 16])
+def test_rows_that_differ_in_a_list_only(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
+    monkeypatch.setattr(ranked, "_SPARE", spare)
+    app = hr.App("lists")
+    flow = app.input("rows", {"x": pl.Int64, "l": pl.List(pl.Int64), CHANGE: KIND}).partition_by(None)
+    flow.top(1, "x", key=None).select("l").send_to(app.output("out"))
+    with app.test() as t:
+        for one in range(8):
+            t.feed("rows", [{"x": 1, "l": [one], CHANGE: INSERT}])
+        for one in range(7):
+            assert total(t.read("out")) == [([one],)]
+            t.feed("rows", [{"x": 1, "l": [one], CHANGE: DELETE}])
+        assert total(t.read("out")) == [([7],)]
+
+
+def test_a_row_that_is_not_there_is_not_taken_away() -> None:
+    with app_of(lambda flow: flow.top(2, "x"), CHANGES).test() as t:
+        t.feed("rows", [{"k": "a", "x": 1, "y": 1, CHANGE: INSERT}, {"k": "a", "x": 2, "y": 1, CHANGE: DELETE}])
+        t.feed("rows", [{"k": "b", "x": 1, "y": 1, CHANGE: BEFORE}, {"k": "b", "x": 2, "y": 1, CHANGE: AFTER}])
+        t.feed("rows", [{"k": "a", "x": 2, "y": 1, CHANGE: INSERT}])
+        assert total(t.read("out")) == [("a", 1, 1), ("a", 2, 1), ("b", 2, 1)]
+        assert t.counter("missing") == 2
+
+
+@pytest.mark.parametrize("step", [lambda flow: flow.top(2, "x", descending=False), lambda flow: flow.changes("k")])
+@pytest.mark.parametrize("changing", [False, True])
+def test_kept_rows_gain_a_column(step: Callable[[hr.Stream], hr.Stream], changing: bool) -> None:
+    old, more = (CHANGES if changing else COLUMNS), {"new": pl.List(pl.String)}
+    kind = {CHANGE: INSERT} if changing else {}
+    with app_of(step, old).test() as t:
+        t.feed("rows", [{"k": "a", "x": 3, "y": 1, **kind}, {"k": "a", "x": 2, "y": 1, **kind}])
+        before = t.read("out").height
+        t.change(app_of(step, {**old, **more}))
+        t.feed("rows", [{"k": "a", "x": 1, "y": 1, "new": ["z"], **kind}])
+        told = t.read("out").slice(before).drop("y")
+    gone = (3, DELETE, None) if told.get_column(CHANGE)[0] == DELETE else (2, BEFORE, None)
+    assert told.select("x", CHANGE, "new").rows()[0] == gone
+    assert told.select("x", "new").rows()[1] == (1, ["z"])
+
+
+def built(step: Callable[[hr.Stream], hr.Stream], told: list[pl.DataFrame]) -> Operator:
+    flow = hr.App("alone").input("rows", CHANGES, key="k")
+    node = flow.draft.nodes[step(flow).node]
+    none: Any = None
+    context = BuildContext(port=none, counters=TaskMetrics(), calls=none, tables=none, inputs=(flow.schema,))
+    operator = build_operator(node, context)
+    operator.emit = told.append  # type: ignore[method-assign]
+    return operator
+
+
+@pytest.mark.parametrize("step", [lambda flow: flow.top(2, "x"), lambda flow: flow.changes("k")])
+def test_two_tasks_take_over_the_rows_of_one(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[hr.Stream], hr.Stream]
+) -> None:
+    monkeypatch.setattr(ranked, "_SPARE", 0)
+    fed = [pl.DataFrame(rows, schema=CHANGES) for rows in long(7, {**MANY, "k": list("abcdef")})]
+    told: list[pl.DataFrame] = []
+    one = built(step, told)
+    for rows in fed[:9]:
+        one.on_batch(rows)
+    for store in one.stores():
+        store.take_changes(1)
+    for partition in (0, 1):
+        mine = built(step, told)
+        for old, new in zip(one.stores(), mine.stores(), strict=True):
+            for change in old.whole(Share(partition, 2, ("k",))):
+                new.apply(change)
+        for rows in fed[9:]:
+            part = rows.filter(pl.Series(partition_of(rows, ["k"], 2) == partition))
+            if part.height:
+                mine.on_batch(part)
+    there = alive([row for rows in fed for row in rows.rows(named=True)])
+    expected = last(there) if "changes" in str(one.node.id) else [row[:-1] for row in first(there, 2, {"x": True})]
+    assert Counter(total(pl.concat(told))) == Counter(expected)
+
+
+@pytest.mark.parametrize("down", [True, False])
+@pytest.mark.parametrize("changing", [False, True])
+def test_without_columns_the_order_is_that_of_arrival(
+    monkeypatch: pytest.MonkeyPatch, changing: bool, down: bool
+) -> None:
+    monkeypatch.setattr(ranked, "_SPARE", 0)
+
+    def step(flow: hr.Stream) -> hr.Stream:
+        spec = Top(n=2, keys=("k",), by=(), descending=(down,), input=flow.schema)
+        return flow._then("top", spec, here(), with_changes(flow.schema.columns), None, id_="two")
+
+    fed = long(11, {"k": ["a", "b"], "x": range(1 << 40), "y": [None]})
+    if not changing:
+        fed = [[{n: row[n] for n in COLUMNS} for row in rows if row[CHANGE] in (INSERT, AFTER)] for rows in fed]
+
+    def expected(there: list[Row]) -> list[tuple[Any, ...]]:
+        ordered = (mine[::-1] if down else mine for mine in by_key(there))
+        return [tuple(row.values()) for mine in ordered for row in mine[:2]]
+
+    check_each_batch(app_of(step, CHANGES if changing else COLUMNS), [rows for rows in fed if rows][:15], expected)
