@@ -227,8 +227,9 @@ class Changing(Composed):
             kind = pl.col(CHANGE).cast(pl.String).alias(change)
             return self._plain([*map(pl.col, without_changes(self._schema)), kind], here)
 
-    def as_changes(self, change: str = "change") -> Self:
-        """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind; a null inserts.
+    def as_changes(self, change: str | None = "change") -> Self:
+        """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind, and a null
+        inserts. None: all rows are inserts.
 
         Examples
         --------
@@ -239,6 +240,8 @@ class Changing(Composed):
         with Declaring("as_changes") as here:
             if self.changing:
                 raise DeclarationError(f"the rows of {self.node!r} are changes already", hint="leave it out")
+            if change is None:
+                return self._inserted(here)
             if change not in self._schema.columns:
                 raise unknown_column(change, self._schema.columns)
             if self._schema.columns[change] not in (pl.String, KIND):

@@ -144,6 +144,9 @@ headrace_gaps_total{app,stage,task}
 headrace_misplaced_messages_total{app,stage,task}
     Messages that were left out, because the Kinesis Producer Library had aggregated them for another shard.
     Worry: It grows though no shard has split or merged: the producer doesn't write them again.
+headrace_missing_rows_total{app,stage,task}
+    Rows that a flow of changes took away, and that weren't there: a join's ttl= had forgotten them, or they never came.
+    Worry: It grows though no step has ttl=: a stream of changes is read from its middle, or its writer is wrong.
 headrace_backfilled_messages_total{app,stage,task}
     Messages that were left out because a backfill had processed them.
     Worry: It still grows long after the start: new messages are older than the end of the backfill, and have no effect.

@@ -160,6 +160,7 @@ OF_COUNTERS: Mapping[str, str] = {
     "lost": "headrace_lost_messages_total",
     "gaps": "headrace_gaps_total",
     "misplaced": "headrace_misplaced_messages_total",
+    "missing": "headrace_missing_rows_total",
     "backfilled": "headrace_backfilled_messages_total",
     "silenced": "headrace_silenced_messages_total",
     "rollbacks": "headrace_rollbacks_total",

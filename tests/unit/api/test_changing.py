@@ -232,7 +232,11 @@ def test_a_filter_deletes_a_row_whose_new_one_it_drops(app: hr.App, changes: hr.
 
 
 def test_as_changes_reads_kinds_as_text(app: hr.App) -> None:
-    app.input("log", {**COLUMNS, "kind": pl.String}).as_changes("kind").send_to(app.output("out"))
+    log = app.input("log", {**COLUMNS, "kind": pl.String})
+    log.as_changes("kind").send_to(app.output("out"))
+    inserted = log.drop("kind").as_changes(None)
+    inserted.send_to(app.output("inserted"))
+    assert list(inserted.schema.columns) == ["k", "x", CHANGE]
     with app.test() as t:
         t.feed("log", [{"k": "a", "x": 1, "kind": None}, {"k": "a", "x": 1, "kind": "delete"}])
         assert t.read("out").rows() == [("a", 1, INSERT), ("a", 1, DELETE)]
