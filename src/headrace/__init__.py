@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.api.draft import Output, Table
     from headrace.api.stream import Stream
     from headrace.api.windows import hopping, session, tumbling
-    from headrace.app import App
+    from headrace.app import App, sql_app
     from headrace.rows.schema import Schema
     from headrace.run.savepoints.access import Savepoint, read_savepoint, restore_savepoint, write_savepoint
 
@@ -61,6 +61,7 @@ __all__ = [
     "secret_file",
     "session",
     "spark",
+    "sql_app",
     "startpoints",
     "streams",
     "sum",
@@ -93,6 +94,7 @@ _MODULES = {
     "secret_env": "api.descriptors",
     "secret_file": "api.descriptors",
     "session": "api.windows",
+    "sql_app": "app",
     "sum": "api.aggregates",
     "tumbling": "api.windows",
     "write_savepoint": "run.savepoints.access",

@@ -10,18 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from headrace.api.app import Declarations
-from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.errors import HeadraceError, UsageError, needing
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.api.draft import Sample
+    from headrace.api.stream import Stream
     from headrace.kit.harness import TestApp
     from headrace.life.metadata import MetadataStore
     from headrace.plan.render import ReadablePlan
@@ -99,6 +100,44 @@ class App(Declarations):
         from headrace.kit.harness import head
 
         return head(self._draft, node, rows, sample)
+
+    def sql(
+        self,
+        text: str,
+        *,
+        name: str | None = None,
+        functions: Mapping[str, Callable[..., pl.Expr]] | None = None,
+        tables: Mapping[str, Stream] | None = None,
+    ) -> Stream | None:
+        """Declare steps in SQL: ``CREATE TABLE``, ``CREATE VIEW``, ``INSERT INTO ... SELECT``, and queries.
+
+        Tables are the app's inputs, those of ``CREATE TABLE ... WITH ('connector' = ...)``, views, and the streams in
+        ``tables``. If the last statement is a query, its flow is returned, for the methods of a stream; ``name`` is
+        the beginning of the names of its state. ``functions`` are yours, from Polars expressions to one. What can't be
+        planned is refused with its line and column. It needs ``pip install "headrace[sql]"``.
+
+        Examples
+        --------
+        >>> from datetime import datetime
+        >>> app = hr.App("by-page")
+        >>> clicks = app.input("clicks", {"url": str, "at": datetime}, event_time="at")
+        >>> busy = app.sql("SELECT url, count(*) AS n FROM clicks GROUP BY url HAVING count(*) > 10", name="busy")
+        >>> busy.changing
+        True
+        """
+        return self._sql(text, name, functions, tables, None)
+
+    def _sql(
+        self,
+        text: str,
+        name: str | None,
+        functions: Mapping[str, Callable[..., pl.Expr]] | None,
+        tables: Mapping[str, Stream] | None,
+        file: str | None,
+    ) -> Stream | None:
+        with needing("sqlglot", "SQL", "sql", "where apps are declared"):
+            from headrace.sql.program import planned
+        return planned(self, text, name, functions or {}, tables or {}, file)
 
     def plan(self, containers: int = 1) -> ReadablePlan:
         """Plan the app for the streams that exist now, and this number of ``containers``. Runs nothing.
@@ -387,6 +426,30 @@ class App(Declarations):
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
+
+
+def sql_app(file: str | Path, *, functions: Mapping[str, Callable[..., pl.Expr]] | None = None, **settings: Any) -> App:
+    """The app that a file of SQL declares; its name is that of the file, and ``settings`` are those of ``hr.App``.
+
+    ``functions`` are as for ``App.sql``. ``headrace run counts.sql`` does the same.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> file = Path("counts.sql")
+    >>> _ = file.write_text("CREATE TABLE clicks (url STRING); INSERT INTO counts SELECT url FROM clicks")
+    >>> hr.sql_app(file).name
+    'counts'
+    """
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}", hint="name a file of SQL statements") from None
+    settings.setdefault("name", path.stem)
+    app = App(**settings)
+    app._sql(text, None, functions, None, str(path))
+    return app
 
 
 def _batch_options(

@@ -16,6 +16,8 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -62,8 +64,24 @@ class Location:
         return f"{self.file}:{self.line}"
 
 
+_said: ContextVar[Location | None] = ContextVar("_said", default=None)
+
+
+@contextmanager
+def declared_at(location: Location) -> Iterator[None]:
+    """What is declared meanwhile is at this location, such as a statement of SQL."""
+    token = _said.set(location)
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
 def here() -> Location:
-    """The innermost frame that isn't Headrace's own."""
+    """The innermost frame that isn't Headrace's own, unless ``declared_at`` names a location."""
+    said = _said.get()
+    if said is not None:
+        return said
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back

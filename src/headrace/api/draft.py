@@ -76,6 +76,7 @@ class Draft:
         self._claims: dict[str, tuple[str, Location]] = {}
         self._numbers: Counter[str] = Counter()
         self._keys: dict[str, tuple[str, ...] | None] = {}
+        self.catalogue: object | None = None  # what the app's SQL has declared; see ``sql/program.py``
         self.change_keys: dict[str, Key] = {}
         """For each node that tells changes of a key, the key."""
 

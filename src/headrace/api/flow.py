@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final
 
 import polars as pl
@@ -39,7 +40,16 @@ from headrace.api.draft import (
     target_keys,
 )
 from headrace.api.operators.join import SendToTable, deleting_columns, version_time
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, Time, after_function, after_projection
+from headrace.api.operators.spec import (
+    EventTime,
+    LostTime,
+    OnError,
+    OperatorSpec,
+    Time,
+    after_function,
+    after_projection,
+    renames,
+)
 from headrace.api.operators.steps import (
     FAILED,
     FAILED_COLUMNS,
@@ -259,6 +269,9 @@ class Flow:
             raise DeclarationError("with_columns() needs at least one column", hint="pass an expression")
         same = unchanged_columns(self._schema, all_, keep=keep)
         time = after_projection(self._time, same, schema, kind, here)
+        if isinstance(time, LostTime) and isinstance(self._time, EventTime):
+            renamed = [one.meta.output_name() for one in all_ if renames(one, self._time.column)]
+            time = replace(self._time, column=renamed[0]) if renamed else time
         return self._then(kind, Project(tuple(all_), keep), here, schema, time)
 
     @property

@@ -323,6 +323,11 @@ def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, opera
     return LostTime(time.column, how, operator, where)
 
 
+def renames(expr: pl.Expr, column: str) -> bool:
+    """Whether an expression is this column under another name."""
+    return expr.meta.is_column_selection(allow_aliasing=True) and expr.meta.root_names() == [column]
+
+
 def after_function(time: Time, schema: Schema, operator: str, where: Location) -> Time:
     """The event time after a user's function, which keeps it if the result has a time column of that name."""
     if not isinstance(time, EventTime):

@@ -1,5 +1,5 @@
 """Load the user's code, and find the app that a command names: ``pipeline.py``, ``pipeline.py:make_app`` (a variable:
-an app, or a function that returns one) or ``package.module:make_app``.
+an app, or a function that returns one) or ``package.module:make_app``. A file of SQL is an app by itself.
 
 A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at
 its end has no effect. The rest of its top level runs.
@@ -22,7 +22,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from headrace.api.app import Declarations
-from headrace.app import App
+from headrace.app import App, sql_app
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 from headrace.core.files import HOME_VARIABLE
 
@@ -132,6 +132,10 @@ def load_app(
 
 
 def _loaded(target: str | Path, name: str | None, arguments: Sequence[str], values: Sequence[str]) -> Declarations:
+    if str(target).endswith(".sql"):
+        if values or name is not None:
+            raise UsageError(f"{target} is one app, which is called as the file is", hint="leave out --arg and --app")
+        return sql_app(target)
     place, _, variable = str(target).rpartition(":")
     if not place or not variable.isidentifier() or Path(target).exists():
         place, variable = str(target), ""

@@ -1,0 +1,425 @@
+"""The statements of an app: tables and views of its catalogue, queries, and what is written where.
+
+``CREATE TABLE`` declares a stream with a connector, which becomes an input when it is read, an output when it is
+written, and a table when it is looked up. ``CREATE VIEW`` names a query, which is planned once. ``INSERT INTO`` writes
+a query.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+from sqlglot import exp
+
+from headrace.api.app import Declarations
+from headrace.api.checks import Declaring, Location, declared_at, here
+from headrace.api.descriptors import SystemDescriptor
+from headrace.api.draft import Table
+from headrace.api.specs import Role
+from headrace.api.stream import Stream
+from headrace.core.clock import Duration
+from headrace.core.errors import DeclarationError
+from headrace.rows.schema import Schema
+from headrace.sql.dialect import Streams, line_of, parse, wrong
+from headrace.sql.expressions import Function, data_type, duration_ms, translate
+from headrace.sql.queries import Queries, Shared
+from headrace.sql.relations import Relation
+
+if TYPE_CHECKING:
+    pass
+
+_INTERNAL = ("log", "default")
+PARTITIONS = "partitions"
+"""The option that says how many partitions a stream gets, if it isn't there."""
+
+
+@dataclass(slots=True)
+class DeclaredTable:
+    """A table of ``CREATE TABLE``."""
+
+    name: str
+    schema: Schema
+    computed: dict[str, exp.Expr]
+    key: tuple[str, ...]
+    time: str | None
+    lateness_ms: int
+    options: dict[str, str]
+    node: exp.Expr
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """What the SQL of one app has declared."""
+
+    app: Declarations
+    functions: dict[str, Function] = field(default_factory=dict)
+    declared: dict[str, DeclaredTable] = field(default_factory=dict)
+    views: dict[str, tuple[str, exp.Expr]] = field(default_factory=dict)
+    given: dict[str, Stream] = field(default_factory=dict)
+    relations: dict[str, Relation] = field(default_factory=dict)
+    written: dict[str, exp.Expr] = field(default_factory=dict)
+    lookups: dict[str, Table] = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
+    ttl: Duration | Literal["never"] = "never"
+
+    # -- statements ----------------------------------------------------------------------------------
+    def run(self, text: str, name: str | None, file: str | None) -> Stream | None:
+        """Carry out statements; return the flow of the last one, if it is a query. ``file``: where they are."""
+        result: Stream | None = None
+        caller = here()
+        with declared_at(Location(file, 1)) if file is not None else nullcontext(), Declaring("sql"):
+            statements = parse(text)
+        for number, node in enumerate(statements):
+            words = " ".join(node.sql(dialect=Streams).split())
+            where = Location(caller.file, caller.line, words) if file is None else Location(file, line_of(node), words)
+            with declared_at(where), Declaring("sql"):
+                result = self._statement(node, name or f"query{number or ''}")
+        return result
+
+    def _statement(self, node: exp.Expr, name: str) -> Stream | None:
+        if isinstance(node, exp.Create):
+            self._create(node)
+            return None
+        if isinstance(node, exp.Insert):
+            self._insert(node)
+            return None
+        if isinstance(node, exp.Set):
+            self._set(node)
+            return None
+        if isinstance(node, exp.Select | exp.SetOperation | exp.Subquery):
+            return self._queries().planned(node, name).stream
+        if isinstance(node, exp.Command | exp.Use):
+            raise wrong(
+                node,
+                "this statement isn't supported",
+                "there are CREATE TABLE, CREATE VIEW, INSERT INTO, SELECT and SET",
+            )
+        raise wrong(
+            node,
+            f"{node.key.upper()} isn't supported",
+            "there are CREATE TABLE, CREATE VIEW, INSERT INTO, SELECT and SET",
+        )
+
+    def _queries(self) -> Queries:
+        return Queries(self.table, self.shared, self.functions, self.lookup, self.columns_of, self.ttl)
+
+    def _create(self, node: exp.Create) -> None:
+        kind = (node.args.get("kind") or "").upper()
+        if kind == "FUNCTION":
+            made = node.this.find(exp.Identifier)
+            name = made.name if made is not None else node.this.sql()
+            if name.lower() not in self.functions:
+                raise wrong(
+                    node,
+                    f"the function {name} isn't there",
+                    f"give it: app.sql(..., functions={{{name!r}: my_function}})",
+                )
+            return
+        if kind == "VIEW":
+            self._new(node.this.name, node)
+            self.views[node.this.name.casefold()] = node.this.name, node.expression
+            return
+        if kind != "TABLE" or not isinstance(node.this, exp.Schema):
+            raise wrong(
+                node, f"CREATE {kind} isn't supported", "there are CREATE TABLE (columns) WITH (...) and CREATE VIEW"
+            )
+        table = _declared(node)
+        self._new(table.name, node)
+        self.declared[table.name.casefold()] = table
+
+    def _new(self, name: str, node: exp.Expr) -> None:
+        if name.casefold() in self.declared or name.casefold() in self.views:
+            raise wrong(node, f"{name} is there already", "give it another name")
+
+    def _set(self, node: exp.Set) -> None:
+        for item in node.expressions:
+            assignment = item.this
+            name = assignment.this.sql().strip("'`\"").lower()
+            value = assignment.expression.name
+            if name not in ("state.ttl", "table.exec.state.ttl"):
+                raise wrong(node, f"there is no setting {name}", "SET 'state.ttl' = '7d' bounds what joins keep")
+            self.ttl = value.replace(" ", "")
+
+    def _insert(self, node: exp.Insert) -> None:
+        target = node.this.this if isinstance(node.this, exp.Schema) else node.this
+        name = target.name
+        known = self.written.get(name.casefold())
+        if known is not None:
+            raise wrong(
+                node.this,
+                f"{name} is written by two statements",
+                "write INSERT INTO ... SELECT ... UNION ALL SELECT ...",
+            )
+        self.written[name.casefold()] = node
+        relation = self._queries().planned(node.expression, name)
+        declared = self.declared.get(name.casefold())
+        columns = list(relation.all_of(""))
+        if isinstance(node.this, exp.Schema):
+            listed = [one.name for one in node.this.expressions]
+        else:
+            listed = list(declared.schema.columns) if declared is not None else [one.name for one in columns]
+        if len(listed) != len(columns):
+            raise wrong(
+                node.expression,
+                f"the query has {len(columns)} columns, and {name} takes {len(listed)}",
+                f"it takes {', '.join(listed)}",
+            )
+        exprs = {}
+        for to, one in zip(listed, columns, strict=True):
+            expr = pl.col(one.column or "")
+            if declared is not None:
+                expr = _stored(expr, relation.columns[one.column or ""], declared, to, node)
+            exprs[to] = expr
+        stream = relation.stream.select(**exprs)
+        if declared is not None and declared.key and stream.changing:
+            stream = _keyed(stream, declared, name)
+        stream.send_to(self._output(name, declared))
+
+    def _output(self, name: str, declared: DeclaredTable | None) -> Any:
+        draft = self.app._draft
+        if name in draft.streams and draft.streams[name].role is Role.SINK:
+            from headrace.api.draft import Output
+
+            return Output(draft, name)
+        if declared is None:
+            return self.app.output(name)
+        return self.app.output(name, system=_system(declared), partitions=_partitions(declared))
+
+    # -- tables --------------------------------------------------------------------------------------
+    def table(self, node: exp.Table) -> Relation:
+        """What a name in FROM means."""
+        name = node.name.casefold()
+        if name not in self.relations:
+            self.relations[name] = self._found(node)
+        return self.relations[name]
+
+    def _found(self, node: exp.Table) -> Relation:
+        name = node.name.casefold()
+        if name in self.given:
+            return Relation.of(self.given[name], node.name, self.functions)
+        if name in self.views:
+            own, query = self.views[name]
+            return self._queries().planned(query, own).aliased(own)
+        if name in self.declared:
+            return self._input(self.declared[name])
+        draft = self.app._draft
+        for one in draft.nodes.values():
+            stream = one.operator.stream_read
+            spec = None if stream is None else draft.streams[stream]
+            if spec is not None and spec.role is Role.SOURCE and spec.id.casefold() == name and one.schema is not None:
+                return Relation.of(Stream(draft, one.id, one.schema, one.event_time), node.name, self.functions)
+        names = [
+            *self.given,
+            *self.views,
+            *self.declared,
+            *(s.id for s in draft.streams.values() if s.role is Role.SOURCE),
+        ]
+        near = difflib.get_close_matches(node.name, names, n=1)
+        hint = (
+            f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none: write CREATE TABLE first'}"
+        )
+        raise wrong(node, f"there is no table {node.name}", hint)
+
+    def columns_of(self, node: exp.Table) -> Mapping[str, pl.DataType]:
+        """The columns of a declared table."""
+        found = self.declared.get(node.name.casefold())
+        if found is None:
+            raise wrong(node, f"there is no table {node.name} to look up", "declare it with CREATE TABLE")
+        return found.schema.columns
+
+    def lookup(self, node: exp.Table, key: tuple[str, ...]) -> Table:
+        """A declared table as one that flows look up: all of it in each task, by the columns that the join names."""
+        declared = self.declared[node.name.casefold()]
+        if declared.key and set(declared.key) != set(key):
+            raise wrong(
+                node, f"the key of {node.name} is {', '.join(declared.key)}, and the join is on {', '.join(key)}"
+            )
+        if node.name not in self.lookups:
+            side = self._input(declared).stream
+            self.lookups[node.name] = self.app.table(
+                f"{declared.name}-table", key=list(key), side_inputs=side, kind="global"
+            )
+        return self.lookups[node.name]
+
+    def _input(self, table: DeclaredTable) -> Relation:
+        arguments: dict[str, Any] = {"system": _system(table), "create": _partitions(table)}
+        if table.time is not None:
+            arguments |= {"event_time": table.time, "lateness": f"{table.lateness_ms}ms"}
+        stream = self.app.input(table.name, table.schema, **arguments)
+        relation = Relation.of(stream, table.name, self.functions)
+        for name, expr in table.computed.items():
+            stream = relation.stream.with_columns(translate(expr, relation).expr.alias(name))
+            relation = Relation.of(stream, table.name, self.functions)
+        return relation
+
+
+def _keyed(stream: Stream, declared: DeclaredTable, name: str) -> Stream:
+    own = stream.draft.change_keys.get(stream.node)
+    if own is None or set(own) != set(declared.key):
+        by_key = stream.partition_by(list(declared.key), id=f"{name}-by-key")
+        stream = by_key.changes(list(declared.key), id=f"{name}-changes")
+    return stream
+
+
+def _declared(node: exp.Create) -> DeclaredTable:
+    columns: dict[str, pl.DataType] = {}
+    computed: dict[str, exp.Expr] = {}
+    key: tuple[str, ...] = ()
+    time, lateness = None, 0
+    for one in node.this.expressions:
+        if isinstance(one, exp.ColumnDef):
+            rules = [constraint.kind for constraint in one.args.get("constraints") or []]
+            made = next((rule for rule in rules if isinstance(rule, exp.ComputedColumnConstraint)), None)
+            if made is not None:
+                computed[one.name] = made.this
+            elif one.args.get("kind") is None:
+                raise wrong(one, f"the column {one.name} has no type", "write price BIGINT")
+            else:
+                columns[one.name] = data_type(one.args["kind"])
+            if any(isinstance(rule, exp.PrimaryKeyColumnConstraint) for rule in rules):
+                key = (one.name,)
+        elif isinstance(one, exp.WatermarkColumnConstraint):
+            time, lateness = _watermark(one)
+        elif isinstance(one, exp.PrimaryKey):
+            key = tuple(part.name for part in one.expressions)
+        elif not isinstance(one, exp.Constraint):
+            raise wrong(one, "this isn't supported in CREATE TABLE", "there are columns, PRIMARY KEY and WATERMARK FOR")
+    if time is not None and time not in columns:
+        what = "is computed" if time in computed else "isn't a column"
+        raise wrong(node, f"the watermark's column {time} {what}", "a watermark is for a column that the stream has")
+    if time is not None and not isinstance(columns[time], pl.Datetime) and columns[time] != pl.Int64:
+        raise wrong(
+            node, f"the watermark's column {time} is {columns[time]}", "it is a TIMESTAMP, or a BIGINT of milliseconds"
+        )
+    properties = node.args.get("properties")
+    options = {
+        one.name: one.args["value"].name
+        for one in (properties.expressions if properties else [])
+        if isinstance(one, exp.Property)
+    }
+    return DeclaredTable(node.this.this.name, Schema.of(columns), computed, key, time, lateness, options, node)
+
+
+def _watermark(node: exp.WatermarkColumnConstraint) -> tuple[str, int]:
+    """``WATERMARK FOR ts AS ts - INTERVAL '5' SECOND``: the column, and how late its rows may be."""
+    column, rule = node.this, node.expression
+    rule = rule.this if isinstance(rule, exp.Paren) else rule
+    if isinstance(rule, exp.Column) and rule.name == column.name:
+        return column.name, 0
+    if isinstance(rule, exp.Sub) and isinstance(rule.this, exp.Column) and rule.this.name == column.name:
+        return column.name, duration_ms(rule.expression)
+    raise wrong(node, "this watermark isn't supported", "write WATERMARK FOR ts AS ts - INTERVAL '5' SECOND")
+
+
+def _stored(expr: pl.Expr, dtype: pl.DataType, table: DeclaredTable, name: str, node: exp.Expr) -> pl.Expr:
+    """A value as the column of a table has it: numbers and times may become wider or narrower, nothing else changes."""
+    if name not in table.schema.columns:
+        raise wrong(node, f"{table.name} has no column {name}", f"there are {', '.join(table.schema.columns)}")
+    wanted = table.schema.columns[name]
+    if dtype == wanted:
+        return expr
+    alike = (dtype.is_numeric() and wanted.is_numeric()) or (
+        isinstance(dtype, pl.Datetime) and isinstance(wanted, pl.Datetime)
+    )
+    if not alike and dtype != pl.Null:
+        raise wrong(
+            node, f"the column {name} of {table.name} is {wanted}, and the query's is {dtype}", "write CAST(... AS ...)"
+        )
+    return expr.cast(wanted)
+
+
+def _partitions(table: DeclaredTable) -> int | None:
+    text = table.options.get(PARTITIONS)
+    if text is not None and not text.isdigit():
+        raise wrong(
+            table.node.args.get("properties"), f"{text!r} is no number of partitions", "write 'partitions' = '4'"
+        )
+    return None if text is None else int(text)
+
+
+# -- connectors --------------------------------------------------------------------------------------
+def _system(table: DeclaredTable) -> SystemDescriptor | None:
+    """The place that ``WITH ('connector' = ...)`` names: a function of ``hr.io`` with the same options."""
+    from headrace import io
+
+    options = {name: text for name, text in table.options.items() if name != PARTITIONS}
+    kind = options.pop("connector", _INTERNAL[0])
+    if kind in _INTERNAL and not options:
+        return None
+    make = getattr(io, kind, None) if not kind.startswith("_") else None
+    if not callable(make):
+        known = sorted(name for name in dir(io) if not name.startswith("_") and callable(getattr(io, name, None)))
+        near = difflib.get_close_matches(kind, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+        raise wrong(table.node.args.get("properties"), f"there is no connector {kind!r}", hint)
+    return typing.cast("SystemDescriptor", make(**_arguments(make, kind, options, table)))
+
+
+def _arguments(make: Callable[..., Any], kind: str, options: Mapping[str, str], table: DeclaredTable) -> dict[str, Any]:
+    signature = inspect.signature(make)
+    hints = typing.get_type_hints(make) if not isinstance(make, type) else {}
+    found = {}
+    for name, text in options.items():
+        argument = name.replace("-", "_").replace(".", "_")
+        if argument not in signature.parameters:
+            near = difflib.get_close_matches(argument, signature.parameters, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(signature.parameters)}"
+            raise wrong(table.node.args.get("properties"), f"the connector {kind!r} has no option {name!r}", hint)
+        found[argument] = _converted(text, hints.get(argument, str), name, table)
+    return found
+
+
+def _converted(text: str, wanted: Any, name: str, table: DeclaredTable) -> Any:
+    kinds = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
+    if bool in kinds and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if int in kinds and text.lstrip("-").isdigit():
+        return int(text)
+    if str in kinds or Any in kinds or any(typing.get_origin(one) is Literal for one in kinds):
+        return text
+    raise wrong(
+        table.node.args.get("properties"),
+        f"the option {name!r} can't be said in SQL",
+        "declare the table in Python: app.input(...)",
+    )
+
+
+def check_functions(functions: Mapping[str, Function]) -> dict[str, Function]:
+    """Users' functions by lower-case names."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise DeclarationError(
+                f"the function {name!r} can't be called", hint="give a function from expressions to an expression"
+            )
+    return {name.lower(): function for name, function in functions.items()}
+
+
+def planned(
+    app: Declarations,
+    text: str,
+    name: str | None,
+    functions: Mapping[str, Function],
+    tables: Mapping[str, Stream],
+    file: str | None,
+) -> Stream | None:
+    """Carry out ``app.sql``: the catalogue stays with the app."""
+    draft = app._draft
+    catalogue = draft.catalogue if isinstance(draft.catalogue, Catalogue) else Catalogue(app)
+    draft.catalogue = catalogue
+    catalogue.functions |= check_functions(functions)
+    for table, stream in tables.items():
+        if not isinstance(stream, Stream):
+            raise DeclarationError(
+                f"{table}= is {type(stream).__name__}, not a stream", hint="pass what app.input(...) returns"
+            )
+        catalogue.given[table.casefold()] = stream
+        catalogue.relations.pop(table.casefold(), None)
+    return catalogue.run(text, name, file)

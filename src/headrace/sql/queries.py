@@ -1,0 +1,627 @@
+"""Queries as flows: FROM, WHERE, GROUP BY, HAVING, SELECT, in this order.
+
+**Grouping.** By the bounds of a window function's windows: the results of a window, when it ends. By the bounds of
+windows that a query inside has computed: a window again, of those results. Else all rows so far: a flow of changes.
+
+**Rank.** ``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)`` is bounded by the query around it: ``WHERE n <= 3``.
+
+**Names.** State is named by the view or output, the aliases of sub-queries on the way, and the clause. Equal parts of
+queries, a shuffle or a window over the same flow, are made once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import polars as pl
+from sqlglot import exp
+from typing_extensions import override
+
+from headrace.api.aggregates import Aggregate
+from headrace.api.aggregates import min as least
+from headrace.api.draft import Table
+from headrace.api.operators.window import PROCESSING
+from headrace.api.specs import Hopping, Session, Tumbling, WindowShape
+from headrace.api.stream import Stream
+from headrace.core.clock import Duration
+from headrace.sql import joins
+from headrace.sql.aggregates import Aggregates
+from headrace.sql.dialect import WINDOWS, wrong
+from headrace.sql.expressions import Function, duration_ms, translate
+from headrace.sql.relations import (
+    END,
+    START,
+    Name,
+    OfWindows,
+    OpenRank,
+    OpenWindow,
+    Relation,
+    conjuncts,
+    shape_lengths,
+)
+
+Tables = Callable[[exp.Table], Relation]
+"""What a table of the statement is; raises ``SqlError`` if there is none."""
+_ALWAYS = "always$"
+
+
+@dataclass(slots=True)
+class Shared(joins.Shuffle):
+    """The shuffles and windows that the queries of an app have made so far."""
+
+    shuffled: dict[tuple[str, tuple[str, ...]], Stream] = field(default_factory=dict)
+    windows: dict[tuple[object, ...], Stream] = field(default_factory=dict)
+
+    @override
+    def __call__(self, stream: Stream, keys: Sequence[str], prefix: str) -> Stream:
+        own = stream.draft.key_at(stream.node)
+        if own is not None and set(own) <= set(keys) and (own or not keys):
+            return stream
+        return stream if own == () else self.shuffled_by(stream, keys, prefix)
+
+    @override
+    def shuffled_by(self, stream: Stream, keys: Sequence[str], prefix: str) -> Stream:
+        where = stream.node, tuple(keys)
+        if where not in self.shuffled:
+            self.shuffled[where] = stream.partition_by(
+                list(keys) or None, id=named(f"{prefix}-by-{'-'.join(keys) or 'all'}")
+            )
+        return self.shuffled[where]
+
+
+@dataclass(slots=True)
+class Queries:
+    """Plans the queries of one statement. ``tables`` are those of the catalogue."""
+
+    tables: Tables
+    shared: Shared
+    functions: Mapping[str, Function]
+    lookups: Callable[[exp.Table, tuple[str, ...]], Table]
+    looked_up: Callable[[exp.Table], Mapping[str, pl.DataType]]
+    ttl: Duration | Literal["never"] = "never"
+    _views: dict[str, tuple[exp.Expr, str]] = field(default_factory=dict)
+
+    def planned(self, node: exp.Expr, prefix: str) -> Relation:
+        """The flow of a query, with nothing open."""
+        found = self.query(node, prefix)
+        if found.rank is not None:
+            raise wrong(
+                found.rank.node,
+                "ROW_NUMBER() numbers rows without an end",
+                f"put a query around this one that bounds it: WHERE {found.rank.name} <= 10",
+            )
+        if found.window is not None:
+            raise wrong(
+                found.window.node,
+                "rows are put into windows, but not grouped by them",
+                "add GROUP BY window_start, window_end",
+            )
+        return found
+
+    def query(self, node: exp.Expr, prefix: str) -> Relation:
+        """The flow of a query or a table."""
+        known = dict(self._views)
+        with_ = node.args.get("with_") or node.args.get("with")
+        if with_ is not None:
+            for one in with_.expressions:
+                self._views[one.alias.casefold()] = one.this, f"{prefix}-{one.alias}"
+        try:
+            if isinstance(node, exp.Subquery):
+                return self.query(node.this, prefix)
+            if isinstance(node, exp.SetOperation):
+                return self._set_operation(node, prefix)
+            if isinstance(node, exp.Select):
+                return _Select(self, node, prefix).planned()
+            raise wrong(node, f"{node.key.upper()} isn't supported here", "write SELECT ... FROM ...")
+        finally:
+            self._views = known
+
+    def source(self, node: exp.Expr, prefix: str) -> Relation:
+        """The flow of an item of FROM, under its alias."""
+        alias = node.alias
+        if isinstance(node, exp.Subquery):
+            return self.query(node.this, f"{prefix}-{alias}" if alias else prefix).aliased(alias or "")
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
+            return self._function(node.this, prefix).aliased(alias or "")
+        if isinstance(node, exp.Table):
+            view = self._views.get(node.name.casefold())
+            if view is not None and not node.db:
+                return self.query(view[0], view[1]).aliased(alias or node.name)
+            return self.tables(node).aliased(alias or node.name)
+        raise wrong(node, f"{node.key.upper()} isn't supported in FROM")
+
+    def _function(self, node: exp.Anonymous, prefix: str) -> Relation:
+        """``TABLE(TUMBLE(TABLE t, DESCRIPTOR(c), ...))``."""
+        call = node.expressions[0] if node.name.upper() == "TABLE" and node.expressions else node
+        if not isinstance(call, exp.Anonymous) or call.name.upper() not in WINDOWS:
+            raise wrong(node, "FROM takes tables, queries, and TUMBLE, HOP and SESSION of a table")
+        if len(call.expressions) < 3 or not isinstance(call.expressions[0], exp.Table):
+            raise wrong(
+                call, f"{call.name} is incomplete", "write TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND)"
+            )
+        table, time, *sizes = call.expressions
+        base = self.source(table, prefix)
+        return open_window(base, call.name.upper(), time, sizes, call)
+
+    def _set_operation(self, node: exp.SetOperation, prefix: str) -> Relation:
+        if not isinstance(node, exp.Union):
+            raise wrong(
+                node, f"{node.key.upper()} isn't supported", "use a join, or NOT EXISTS written as an anti join"
+            )
+        left, right = self.planned(node.this, f"{prefix}-1"), self.planned(node.expression, f"{prefix}-2")
+        ours, theirs = list(left.all_of("")), list(right.all_of(""))
+        if len(ours) != len(theirs):
+            raise wrong(node, f"the first query has {len(ours)} columns, and the second {len(theirs)}")
+        one = left.stream.select(**{name.name: pl.col(name.column or "") for name in ours})
+        two = right.stream.select(**{a.name: pl.col(b.column or "") for a, b in zip(ours, theirs, strict=True)})
+        for name, dtype in one.schema.columns.items():
+            if two.schema.columns.get(name, dtype) != dtype:
+                raise wrong(
+                    node, f"the column {name} is {dtype} in one query and {two.schema.columns[name]} in the other"
+                )
+        both = Relation.of(one.merge(two), "", self.functions)
+        return distinct(self, both, prefix) if node.args.get("distinct") else both
+
+
+def named(text: str) -> str:
+    """A name that a stream or a state may have."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "", text)[:128]
+
+
+def open_window(base: Relation, name: str, time: exp.Expr, sizes: Sequence[exp.Expr], node: exp.Expr) -> Relation:
+    """A relation whose rows are in windows by a column of time."""
+    named = base.named(time) if isinstance(time, exp.Column) else None
+    if named is None:
+        base.names()
+        raise wrong(time, "a window needs a column of time", "write DESCRIPTOR(ts)")
+    if named.column is not None and (base.time is None or base.time.column != named.column):
+        own = f"the event time is {base.time.column}" if base.time else "the table has no event time"
+        raise wrong(
+            time,
+            f"{named.name} isn't the event time; {own}",
+            "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
+        )
+    lengths = [duration_ms(one) for one in sizes]
+    shape: WindowShape
+    match name, lengths:
+        case "TUMBLE", [size]:
+            shape = Tumbling(size)
+        case "TUMBLE", [size, moved]:
+            shape = Tumbling(size, moved % size)
+        case "HOP", [every, size]:
+            shape = Hopping(size, every)
+        case "SESSION", [gap]:
+            shape = Session(gap)
+        case _:
+            raise wrong(
+                node, f"{name} with {len(lengths)} intervals isn't supported", "TUMBLE takes one, HOP two, SESSION one"
+            )
+    names = (*base.names_, Name("", START, START), Name("", END, END))
+    return replace(base, names_=names, window=OpenWindow(shape, named.column is None, node))
+
+
+def distinct(queries: Queries, relation: Relation, prefix: str) -> Relation:
+    """Each row once: a group by all columns."""
+    keys = [one.column for one in relation.all_of("") if one.column is not None]
+    stream = queries.shared(relation.stream, keys, prefix).group_by(keys, id=named(f"{prefix}-distinct"))
+    found = stream.agg(**{_ALWAYS: least(pl.lit(1))})
+    return relation.on(found.drop(_ALWAYS), of_windows=None)
+
+
+@dataclass(slots=True)
+class _Select:
+    """One SELECT."""
+
+    queries: Queries
+    node: exp.Select
+    prefix: str
+
+    def planned(self) -> Relation:
+        for clause in ("limit", "offset", "sort", "cluster", "distribute"):
+            if self.node.args.get(clause) is not None and not (clause == "limit" and self.node.args.get("order")):
+                raise wrong(
+                    self.node.args[clause],
+                    f"{clause.upper()} of a stream isn't supported",
+                    "bound it: ORDER BY ... LIMIT 10",
+                )
+        order = self.node.args.get("order")
+        if order is not None and self.node.args.get("limit") is None:
+            raise wrong(order, "a stream has no end, so it can't be sorted", "add LIMIT 10, for the first rows so far")
+        relation = self._from()
+        grouped = self.node.args.get("group")
+        items = list(self.node.expressions)
+        if (
+            grouped is not None
+            or self.node.args.get("having") is not None
+            or any(self._aggregates(one) for one in items)
+        ):
+            relation, items = self._grouped(relation, items)
+        relation = self._selected(relation, items)
+        if self.node.args.get("distinct"):
+            relation = distinct(self.queries, relation, self.prefix)
+        return self._first_rows(relation) if order is not None else relation
+
+    def _id(self, clause: str) -> str:
+        return named(f"{self.prefix}-{clause}")
+
+    @staticmethod
+    def _aggregates(node: exp.Expr) -> bool:
+        return any(one.find_ancestor(exp.Window, exp.Subquery) is None for one in node.find_all(exp.AggFunc))
+
+    # -- from and where ------------------------------------------------------------------------------
+    def _from(self) -> Relation:
+        source = self.node.args.get("from_") or self.node.args.get("from")
+        if source is None:
+            raise wrong(self.node, "a query of a stream needs FROM", "write SELECT ... FROM clicks")
+        relation = self.queries.source(source.this, self.prefix)
+        where = self.node.args.get("where")
+        left = conjuncts(where.this) if where is not None else []
+        for join in self.node.args.get("joins") or []:
+            relation, left = self._join(relation, join, left)
+        if relation.rank is not None:
+            relation, left = self._bounded(relation, relation.rank, left)
+        return joins.filtered(relation, left)
+
+    def _join(self, relation: Relation, join: exp.Join, where: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
+        name = named(f"{self.prefix}-join-{join.this.alias_or_name or 'query'}")
+        if isinstance(join.this, exp.Table) and join.this.args.get("version") is not None:
+            return self._looked_up(relation, join), where
+        right = self.queries.source(join.this, self.prefix)
+        for one in (relation, right):
+            if one.window is not None:
+                raise wrong(
+                    one.window.node,
+                    "rows are put into windows, but not grouped by them",
+                    "group them in a sub-query, and join that",
+                )
+        how = joins.join_kind(join)
+        on = conjuncts(join.args.get("on"))
+        using = [column.name for column in join.args.get("using") or []]
+        for column in using:
+            tables = [
+                next((n.table for n in side.names_ if n.name.casefold() == column.casefold()), "")
+                for side in (relation, right)
+            ]
+            on.append(exp.EQ(this=exp.column(column, table=tables[0]), expression=exp.column(column, table=tables[1])))
+        later: list[exp.Expr] = []
+        if how == "inner":
+            of_here = [one for one in where if relation.has(one) or right.has(one) or self._has(relation, right, one)]
+            later = [one for one in where if one not in of_here]
+            on += of_here
+        else:
+            later = where
+        of_left, of_right, pairs, both = joins.split_conditions(on, relation, right)
+        if how in ("inner", "semi"):
+            relation, right = joins.filtered(relation, of_left), joins.filtered(right, of_right)
+        elif how in ("left", "anti"):
+            right, both = joins.filtered(right, of_right), [*both, *of_left]
+        else:
+            both = [*both, *of_left, *of_right]
+        shuffles = joins.Shuffles(self.queries.shared, name, self.queries.ttl)
+        found, rest = joins.joined(relation, right, how, pairs, both, shuffles, join)
+        return found, [*rest, *later]
+
+    def _looked_up(self, relation: Relation, join: exp.Join) -> Relation:
+        """``FOR SYSTEM_TIME AS OF proctime``: the row of a table as it is when a row of the flow is processed."""
+        version = join.this.args["version"].expression
+        at = relation.named(version) if isinstance(version, exp.Column) else None
+        if not (at is not None and at.column is None) and not isinstance(version, exp.Anonymous):
+            raise wrong(
+                join.this,
+                "a table is looked up as of the time of processing",
+                "write FOR SYSTEM_TIME AS OF PROCTIME(); for event time, app.table(versions=...) in Python",
+            )
+        how = joins.join_kind(join)
+        columns = self.queries.looked_up(join.this)
+        names = tuple(Name(join.this.alias_or_name, name, name) for name in columns)
+        _, _, pairs, rest = joins.split_conditions(
+            conjuncts(join.args.get("on")), relation, relation.on(relation.stream, names_=names)
+        )
+        keys = [two.name for _, two in pairs if isinstance(two, exp.Column)]
+        if rest or len(keys) < len(pairs) or how not in ("inner", "left"):
+            raise wrong(join, "a look-up joins on equal columns, inner or left", "write ON a.x = t.key")
+        relation, ours = joins.with_keys(relation, [one for one, _ in pairs])
+        casts = {
+            name: pl.col(name).cast(columns[key])
+            for name, key in zip(ours, keys, strict=True)
+            if relation.columns[name] != columns[key]
+        }
+        stream = relation.stream.with_columns(**casts) if casts else relation.stream
+        found = stream.join(
+            self.queries.lookups(join.this, tuple(keys)), list(ours), how=how, suffix=f"${join.this.alias_or_name}"
+        )
+        there = dict(zip(keys, ours, strict=True)) | {
+            name: f"{name}${join.this.alias_or_name}" if name in relation.columns else name
+            for name in columns
+            if name not in keys
+        }
+        return relation.on(found, names_=(*relation.names_, *(replace(one, column=there[one.name]) for one in names)))
+
+    @staticmethod
+    def _has(left: Relation, right: Relation, node: exp.Expr) -> bool:
+        return all(left.has(column) or right.has(column) for column in node.find_all(exp.Column))
+
+    def _bounded(self, relation: Relation, rank: OpenRank, where: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
+        """The first rows of each key, if a condition bounds the row number."""
+        most: int | None = None
+        left = []
+        for one in where:
+            bound = _row_bound(one, rank.name)
+            if bound is None:
+                left.append(one)
+            else:
+                most = bound if most is None else min(most, bound)
+        if most is None or most < 1:
+            raise wrong(
+                rank.node,
+                "ROW_NUMBER() numbers rows without an end",
+                f"bound it in this query: WHERE {rank.name} <= 10",
+            )
+        shown = any(isinstance(one, exp.Star) or one.find(exp.Star) for one in self.node.expressions) or any(
+            column.name == rank.name for item in (*self.node.expressions, *left) for column in item.find_all(exp.Column)
+        )
+        stream = self.queries.shared(relation.stream, rank.keys, self.prefix)
+        top = stream.top(
+            most,
+            rank.by,
+            key=list(rank.keys) or None,
+            descending=list(rank.descending),
+            rank=rank.name if shown else None,
+            id=self._id("top"),
+        )
+        names = relation.names_ if not shown else (*relation.names_, Name("", rank.name, rank.name))
+        return relation.on(top, names_=names, rank=None, of_windows=None), left
+
+    # -- group by ------------------------------------------------------------------------------------
+    def _grouped(self, relation: Relation, items: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
+        keys, relation, bounds = self._keys(relation, items)
+        asked = Aggregates(relation)
+        having = self.node.args.get("having")
+        items = [asked.replaced(one) for one in items]
+        conditions = [asked.replaced(one) for one in conjuncts(having.this)] if having is not None else []
+        result = self._aggregated(relation, keys, asked, bounds)
+        swapped = dict(keys)
+        items = [_swapped(one, swapped) for one in items]
+        conditions = [_swapped(one, swapped) for one in conditions]
+        return joins.filtered(result, conditions), items
+
+    @staticmethod
+    def _group_items(group: exp.Group | None, relation: Relation, items: Sequence[exp.Expr]) -> Iterator[exp.Expr]:
+        """What to group by: an item may be named by its number or by its alias."""
+        aliases = {one.alias: one.unalias() for one in items if isinstance(one, exp.Alias)}
+        for node in group.expressions if group is not None else []:
+            if isinstance(node, exp.Literal) and not node.is_string:
+                yield items[int(node.name) - 1].unalias()
+            elif isinstance(node, exp.Column) and node.name in aliases and not relation.has(node):
+                yield aliases[node.name]
+            else:
+                yield node
+
+    def _keys(self, relation: Relation, items: Sequence[exp.Expr]) -> tuple[dict[str, str], Relation, bool]:
+        """The columns to group by, by the text of their expressions; whether they are the bounds of windows, too."""
+        group = self.node.args.get("group")
+        found: dict[str, str] = {}
+        bounds = False
+        for node in self._group_items(group, relation, items):
+            if isinstance(node, exp.Anonymous) and node.name.upper() in WINDOWS:
+                relation = open_window(relation, node.name.upper(), node.expressions[0], node.expressions[1:], node)
+                bounds = True
+                continue
+            named = relation.named(node) if isinstance(node, exp.Column) else None
+            if relation.window is not None and named is not None and named.column in (START, END):
+                bounds = True
+                continue
+            if named is not None and named.column is not None:
+                found[node.sql()] = named.column
+                continue
+            name = f"group${len(found)}"
+            relation = relation.on(relation.stream.with_columns(translate(node, relation).expr.alias(name)))
+            found[node.sql()] = name
+        return found, relation, bounds
+
+    def _aggregated(self, relation: Relation, keys: Mapping[str, str], asked: Aggregates, bounds: bool) -> Relation:
+        columns = list(dict.fromkeys(keys.values()))
+        aggregates: dict[str, Aggregate] = asked.asked or {_ALWAYS: least(pl.lit(1))}
+        windows = relation.of_windows
+        if bounds and relation.window is not None:
+            opened = relation.window
+            stream = self._window(relation.stream, opened.shape, columns, aggregates, opened.by_clock)
+            lengths = shape_lengths(opened.shape)
+            after = None if lengths is None or opened.by_clock else OfWindows(START, END, *lengths)
+            bound_names = [Name("", START, START), Name("", END, END)]
+        elif windows is not None and {windows.start, windows.end} & set(columns) and not relation.stream.changing:
+            others = [name for name in columns if name not in (windows.start, windows.end)]
+            stream = self._window(relation.stream, Tumbling(windows.every_ms), others, aggregates, by_clock=False)
+            begin = (pl.col(END) - pl.duration(milliseconds=windows.size_ms)).cast(stream.schema.columns[END])
+            stream = stream.with_columns(begin.alias(START))
+            after, bound_names = OfWindows(START, END, windows.size_ms, windows.every_ms), []
+        else:
+            shuffled = self.queries.shared(relation.stream, columns, self.prefix)
+            stream = shuffled.group_by(columns or None, id=self._id("group")).agg(**aggregates)
+            after, bound_names = None, []
+        bound_of = {} if windows is None else {windows.start: START, windows.end: END}
+        values = asked.results
+        stream = stream.with_columns(**values) if values else stream
+        kept = tuple(
+            replace(
+                one,
+                column=bound_of.get(one.column, one.column) if after is not None and not bound_names else one.column,
+            )
+            for one in relation.names_
+            if one.column in columns
+        )
+        own = [Name("", name, name) for name in (*columns, *values) if name in stream.schema.columns]
+        return relation.on(stream, names_=(*kept, *bound_names, *own), window=None, of_windows=after)
+
+    def _window(
+        self, stream: Stream, shape: WindowShape, keys: list[str], aggregates: Mapping[str, Aggregate], by_clock: bool
+    ) -> Stream:
+        """The results of windows; those that are there already are used again, as equal aggregates have equal names."""
+        shared = self.queries.shared
+        words = tuple(one.definition for one in aggregates.values())
+        same = (stream.node, shape, tuple(keys), words, by_clock)
+        if same not in shared.windows:
+            grouped = shared(stream, keys, self.prefix)
+            window = grouped.window(
+                shape, key=keys or None, id=self._id("window"), time=PROCESSING if by_clock else None
+            )
+            found = window.agg(**aggregates)
+            if by_clock:  # its bounds are milliseconds; in SQL they are timestamps
+                found = found.with_columns(pl.col(START, END).cast(pl.Datetime("ms")))
+            shared.windows[same] = found
+        return shared.windows[same]
+
+    # -- select --------------------------------------------------------------------------------------
+    def _selected(self, relation: Relation, items: Sequence[exp.Expr]) -> Relation:
+        relation, items = self._ranked(relation, items)
+        columns: dict[str, pl.Expr] = {}
+        names: list[Name] = []
+        for item in items:
+            for name, expr, _ in self._item(relation, item):
+                if expr is None:
+                    names.append(Name("", name, None))
+                    continue
+                own = name if name not in columns else f"{name}${len(columns)}"
+                columns[own] = expr
+                names.append(Name("", name, own))
+        if relation.window is not None:  # a window function over a table passes through SELECT
+            raise wrong(
+                relation.window.node,
+                "rows are put into windows, but not grouped by them",
+                "add GROUP BY window_start, window_end",
+            )
+        hidden = () if relation.rank is None else (*relation.rank.keys, *relation.rank.by)
+        kept = {name: pl.col(name) for name in hidden if "$" in name}
+        stream = relation.stream.select(**columns, **{n: e for n, e in kept.items() if n not in columns})
+        selected = {
+            one.meta.root_names()[0]: name
+            for name, one in columns.items()
+            if one.meta.is_column_selection(allow_aliasing=True) and one.meta.root_names()
+        }
+        rank, windows = relation.rank, relation.of_windows
+        if rank is not None:
+            lost = [name for name in (*rank.keys, *rank.by) if name not in selected and "$" not in name]
+            if lost:
+                raise wrong(
+                    rank.node, f"the column {lost[0]} is used by ROW_NUMBER(), and isn't selected", "select it, too"
+                )
+            rank = replace(
+                rank, keys=tuple(selected.get(n, n) for n in rank.keys), by=tuple(selected.get(n, n) for n in rank.by)
+            )
+        if windows is not None:
+            there = windows.start in selected and windows.end in selected
+            windows = replace(windows, start=selected[windows.start], end=selected[windows.end]) if there else None
+        return replace(relation, stream=stream, names_=tuple(names), rank=rank, of_windows=windows)
+
+    def _item(self, relation: Relation, item: exp.Expr) -> list[tuple[str, pl.Expr | None, str | None]]:
+        if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
+            table = item.table if isinstance(item, exp.Column) else ""
+            found = [(one.name, pl.col(one.column or ""), one.column) for one in relation.all_of(table)]
+            if not found:
+                raise wrong(item, f"there is no table {table}")
+            return list(found)
+        node = item.unalias()
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+            return [(item.alias or "proctime", None, None)]
+        if isinstance(node, exp.Anonymous) and (bound := _old_bound(node)) is not None:
+            return [(item.alias or bound, pl.col(bound), bound)]
+        if isinstance(node, exp.Column) and (named := relation.named(node)) is not None and named.column is None:
+            return [(item.alias or named.name, None, None)]
+        name = (
+            item.alias
+            or (node.name if isinstance(node, exp.Column | exp.Dot) else "")
+            or f"_c{self.node.expressions.index(item) if item in self.node.expressions else 0}"
+        )
+        return [(name, translate(node, relation).expr, name)]
+
+    def _ranked(self, relation: Relation, items: Sequence[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
+        """Take out ``ROW_NUMBER()``, which stays open."""
+        found = [one for one in items if isinstance(one.unalias(), exp.Window)]
+        if not found:
+            return relation, list(items)
+        window = found[0].unalias()
+        if len(found) > 1 or not isinstance(window.this, exp.RowNumber):
+            raise wrong(
+                window, f"{window.this.key.upper()} OVER isn't supported", "there is one ROW_NUMBER() in a query"
+            )
+        keys, by, down = [], [], []
+        order = window.args.get("order")
+        if order is None:
+            raise wrong(window, "ROW_NUMBER() needs ORDER BY")
+        for number, node in enumerate(window.args.get("partition_by") or []):
+            relation, name = self._as_column(relation, node, f"part${number}")
+            keys.append(name)
+        for number, one in enumerate(order.expressions):
+            relation, name = self._as_column(relation, one.this, f"order${number}")
+            by.append(name)
+            down.append(bool(one.args.get("desc")))
+        name = found[0].alias or "row_number"
+        rank = OpenRank(name, tuple(keys), tuple(by), tuple(down), window)
+        return replace(relation, rank=rank), [one for one in items if one is not found[0]]
+
+    def _as_column(self, relation: Relation, node: exp.Expr, name: str) -> tuple[Relation, str]:
+        named = relation.named(node) if isinstance(node, exp.Column) else None
+        if named is not None and named.column is not None:
+            return relation, named.column
+        return relation.on(relation.stream.with_columns(translate(node, relation).expr.alias(name))), name
+
+    def _first_rows(self, relation: Relation) -> Relation:
+        """``ORDER BY ... LIMIT n``: the first rows so far."""
+        limit = self.node.args["limit"]
+        by: list[str] = []
+        down: list[bool] = []
+        for one in self.node.args["order"].expressions:
+            relation, name = self._as_column(relation, one.this, f"order${len(by)}")
+            by.append(name)
+            down.append(bool(one.args.get("desc")))
+        stream = self.queries.shared(relation.stream, (), self.prefix)
+        top = stream.top(int(limit.expression.name), by, key=None, descending=down, id=self._id("top"))
+        added = [name for name in by if name.startswith("order$")]
+        return relation.on(top.drop(*added) if added else top, of_windows=None)
+
+
+def _row_bound(node: exp.Expr, name: str) -> int | None:
+    """The most that a condition allows for a row number."""
+    left, right = node.args.get("this"), node.args.get("expression")
+    if isinstance(right, exp.Column) and isinstance(left, exp.Literal):
+        turned: dict[type[exp.Expr], type[exp.Expr]] = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+        flipped = turned.get(type(node))
+        return None if flipped is None else _row_bound(flipped(this=right, expression=left), name)
+    if not (
+        isinstance(left, exp.Column) and left.name == name and isinstance(right, exp.Literal) and not right.is_string
+    ):
+        return None
+    most = int(right.name)
+    if isinstance(node, exp.LTE):
+        return most
+    if isinstance(node, exp.LT):
+        return most - 1
+    return 1 if isinstance(node, exp.EQ) and most == 1 else None
+
+
+def _old_bound(node: exp.Anonymous) -> str | None:
+    """``SESSION_START(ts, ...)`` and the like stand for a bound of the window that is grouped by."""
+    name = node.name.upper()
+    for window in WINDOWS:
+        if name == f"{window}_START":
+            return START
+        if name == f"{window}_END":
+            return END
+    return None
+
+
+def _swapped(node: exp.Expr, columns: Mapping[str, str]) -> exp.Expr:
+    """Expressions that are grouped by become their columns."""
+
+    def column(one: exp.Expr) -> exp.Expr:
+        found = None if isinstance(one, exp.Identifier) else columns.get(one.sql())
+        if found is None or (isinstance(one, exp.Column) and one.name == found):
+            return one
+        return exp.column(exp.to_identifier(found))
+
+    if isinstance(node, exp.Column) and node.sql() in columns and columns[node.sql()] != node.name:
+        return exp.alias_(column(node), node.name)
+    return node.copy().transform(column)
