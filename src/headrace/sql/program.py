@@ -21,12 +21,13 @@ from sqlglot import exp
 
 from headrace.api.app import Declarations
 from headrace.api.checks import Declaring, Location, declared_at, here
-from headrace.api.descriptors import SystemDescriptor
+from headrace.api.descriptors import SystemDescriptor, csv, files, log, memory
 from headrace.api.draft import Table
 from headrace.api.specs import Role
 from headrace.api.stream import Stream
 from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError
+from headrace.core.plug_ins import loaded, own_points, plug_in
 from headrace.rows.schema import Schema
 from headrace.sql.dialect import Streams, line_of, parse, wrong
 from headrace.sql.expressions import Function, data_type, duration_ms, translate
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     pass
 
 _INTERNAL = ("log", "default")
+_GROUP = "headrace.io"
+_OWN: Mapping[str, Callable[..., Any]] = {"csv": csv, "files": files, "log": log, "memory": memory}
 PARTITIONS = "partitions"
 """The option that says how many partitions a stream gets, if it isn't there."""
 
@@ -348,15 +351,15 @@ def _partitions(table: DeclaredTable) -> int | None:
 # -- connectors --------------------------------------------------------------------------------------
 def _system(table: DeclaredTable) -> SystemDescriptor | None:
     """The place that ``WITH ('connector' = ...)`` names: a function of ``hr.io`` with the same options."""
-    from headrace import io
-
     options = {name: text for name, text in table.options.items() if name != PARTITIONS}
     kind = options.pop("connector", _INTERNAL[0])
     if kind in _INTERNAL and not options:
         return None
-    make = getattr(io, kind, None) if not kind.startswith("_") else None
-    if not callable(make):
-        known = sorted(name for name in dir(io) if not name.startswith("_") and callable(getattr(io, name, None)))
+    make = _OWN.get(kind)
+    if make is None and (point := plug_in(_GROUP, kind)) is not None:
+        make = typing.cast("Callable[..., Any]", loaded(point))
+    if make is None:
+        known = sorted({*_OWN, *own_points(_GROUP)})
         near = difflib.get_close_matches(kind, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
         raise wrong(table.node.args.get("properties"), f"there is no connector {kind!r}", hint)

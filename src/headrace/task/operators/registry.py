@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.api.operators import steps
-from headrace.api.operators.changes import GroupBy
-from headrace.api.operators.changes import ChangesJoin
-from headrace.api.operators.changes import Latest, Top
+from headrace.api.operators.changes import ChangesJoin, GroupBy, Latest, Top
 from headrace.api.operators.join import IntervalJoin, LatestJoin, SendToTable, TableJoin, TaskTable
 from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.task import TaskStep
@@ -21,8 +19,8 @@ from headrace.task.operators.interval_join import IntervalJoinOperator
 from headrace.task.operators.joins import LatestJoinOperator, TableWriter, build_table_join
 from headrace.task.operators.keyed_windows import build_window
 from headrace.task.operators.low_level import TaskOperator
-from headrace.task.operators.running import GroupByOperator
 from headrace.task.operators.ranked import FirstRows, build_latest
+from headrace.task.operators.running import GroupByOperator
 from headrace.task.operators.steps import (
     DeduplicateOperator,
     DropLateOperator,
