@@ -39,6 +39,7 @@ from headrace.core.clock import format_ms, utc_text
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.plan.order import order_of
 from headrace.plan.passes import Delivery, delivery_of
+from headrace.rows.changes import CHANGE
 from headrace.rows.schema import Schema
 from headrace.systems.registry import keeps_rows
 
@@ -183,7 +184,7 @@ def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sourc
     return RenderedOperator(
         id=node.id,
         kind=operator.kind,
-        detail=", ".join(words for words in (operator.detail, pace) if words),
+        detail=", ".join(words for words in (operator.detail, operator.growth, _changes(graph, node), pace) if words),
         expressions=operator.expressions,
         before=tuple(graph.nodes[id_].operator.stream_read or id_ for id_ in node.inputs),
         after=after,
@@ -194,6 +195,18 @@ def _operator(graph: Graph, node: Node, after: tuple[str, ...], slow: str, sourc
         state=tuple(_state(graph, node)),
         source=sources.of(node.location),
     )
+
+
+def _changes(graph: Graph, node: Node) -> str:
+    """Whether the rows of a step change, where that begins or ends."""
+    before = any(_carries(graph.nodes[id_].schema) for id_ in node.inputs)
+    if _carries(node.schema) and not before:
+        return "its results may change or be deleted later"
+    return "each change as a row" if before and node.schema is not None and not _carries(node.schema) else ""
+
+
+def _carries(schema: Schema | None) -> bool:
+    return schema is not None and CHANGE in schema.columns
 
 
 def _columns(schema: Schema | None) -> tuple[tuple[str, str], ...]:

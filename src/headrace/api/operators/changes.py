@@ -96,6 +96,11 @@ class GroupBy(_OnChanges):
 
     @property
     @override
+    def growth(self) -> str:
+        return "keeps each key until its rows are deleted"
+
+    @property
+    @override
     def detail(self) -> str:
         by = f"by {names(self.keys)}" if self.keys else "all rows"
         often = "" if self.every_ms is None else f", at most once in {format_ms(self.every_ms)}"
@@ -187,6 +192,11 @@ class ChangesJoin(_OnChanges):
 
     @property
     @override
+    def growth(self) -> str:
+        return "" if self.ttl_ms is not None else "keeps them until they are deleted: ttl= bounds that"
+
+    @property
+    @override
     def detail(self) -> str:
         on = [one if one == two else f"{one} = {two}" for one, two in zip(self.left_keys, self.right_keys, strict=True)]
         kept = "all rows are kept" if self.ttl_ms is None else f"rows are kept for {format_ms(self.ttl_ms)}"
@@ -274,6 +284,11 @@ class Top(_OnChanges):
 
     @property
     @override
+    def growth(self) -> str:
+        return "keeps all rows, as others may be deleted" if CHANGE in self.input.columns else "keeps these of each key"
+
+    @property
+    @override
     def detail(self) -> str:
         order = [f"{name} descending" if down else name for name, down in zip(self.by, self.descending, strict=False)]
         return f"{self.n} of each {names(self.keys) or 'task'} by {', '.join(order) or 'arrival'}"
@@ -328,6 +343,11 @@ class Latest(_OnChanges):
     @override
     def change_key(self, keys: Sequence[Key], inputs: Sequence[Schema]) -> Key:
         return self.keys
+
+    @property
+    @override
+    def growth(self) -> str:
+        return "keeps a row of each key until it is deleted"
 
     @property
     @override

@@ -215,6 +215,11 @@ class OperatorSpec:
         """For each input the columns by which it keeps state; none if it keeps none by key, or in a table."""
         return ()
 
+    @property
+    def growth(self) -> str:
+        """Why its state grows for as long as new keys come, and what bounds it; empty if it has a bound."""
+        return ""
+
     takes_changes = False
     """It does the right thing with a flow of changes (``rows/changes.py``)."""
 
