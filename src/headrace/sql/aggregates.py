@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,9 +18,13 @@ from headrace.sql.relations import Relation
 
 @dataclass(slots=True)
 class Aggregates:
-    """The aggregates of a query: each is computed once, however often it is named."""
+    """The aggregates of a query: each is computed once, however often it is named.
+
+    An aggregate is called as the column that it is for, else by what it is: a query that gains others keeps its state.
+    """
 
     relation: Relation
+    taken: frozenset[str]
     asked: dict[str, Aggregate] = field(default_factory=dict)
     results: dict[str, pl.Expr] = field(default_factory=dict)
     """By a column that stands for a function of the statement, how its value comes from what was asked."""
@@ -27,23 +32,27 @@ class Aggregates:
 
     def replaced(self, node: exp.Expr) -> exp.Expr:
         """The expression with columns in the place of aggregate functions."""
+        named = node.alias if isinstance(node, exp.Alias) and node.alias not in self.taken else ""
 
         def column(one: exp.Expr) -> exp.Expr:
-            inner = one.this if isinstance(one, exp.Filter) else one
-            if not isinstance(inner, exp.AggFunc) or (
-                isinstance(one.parent, exp.Filter) and one.parent is not one and one.arg_key == "this"
-            ):
+            if not isinstance(one.this if isinstance(one, exp.Filter) else one, exp.AggFunc):
                 return one
-            return exp.column(exp.to_identifier(self._column(one)))
+            return exp.column(exp.to_identifier(self._column(one, named), quoted=True))
 
         return node.copy().transform(column)
 
-    def _column(self, node: exp.Expr) -> str:
+    def _column(self, node: exp.Expr, named: str) -> str:
         text = node.sql()
         if text not in self._columns:
-            name = f"value${len(self._columns)}"
+            before = len(self.asked)
+            result = self._result(node)
+            if named and named not in self.asked and len(self.asked) == before + 1 and result.meta.is_column():
+                self.asked[named] = self.asked.pop(result.meta.output_name())
+                result = pl.col(named)
+            name = result.meta.output_name() if result.meta.is_column() else f"value${len(self._columns)}"
             self._columns[text] = name
-            self.results[name] = self._result(node)
+            if not result.meta.is_column():
+                self.results[name] = result
         return self._columns[text]
 
     def _ask(self, aggregate: Aggregate) -> pl.Expr:
@@ -51,7 +60,7 @@ class Aggregates:
         for name, other in self.asked.items():
             if other.definition == words:
                 return pl.col(name)
-        name = f"asked${len(self.asked)}"
+        name = f"{re.sub(r'[^A-Za-z0-9]+', '-', words).strip('-')}$"
         self.asked[name] = aggregate
         return pl.col(name)
 

@@ -28,6 +28,7 @@ from headrace.api.stream import Stream
 from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError
 from headrace.core.plug_ins import loaded, own_points, plug_in
+from headrace.rows.changes import CHANGE
 from headrace.rows.schema import Schema
 from headrace.sql.dialect import Streams, line_of, parse, wrong
 from headrace.sql.expressions import Function, data_type, duration_ms, translate
@@ -181,7 +182,9 @@ class Catalogue:
             if declared is not None:
                 expr = _stored(expr, relation.columns[one.column or ""], declared, to, node)
             exprs[to] = expr
-        stream = relation.stream.select(**exprs)
+        plain = all(one.meta.is_column() and one.meta.output_name() == to for to, one in exprs.items())
+        own = [column for column in relation.columns if column != CHANGE]
+        stream = relation.stream if plain and own == listed else relation.stream.select(**exprs)
         if declared is not None and declared.key and stream.changing:
             stream = _keyed(stream, declared, name)
         stream.send_to(self._output(name, declared))

@@ -23,6 +23,7 @@ from typing_extensions import override
 from headrace.api.aggregates import Aggregate
 from headrace.api.aggregates import min as least
 from headrace.api.draft import Table
+from headrace.api.operators.join import ChangesHow
 from headrace.api.operators.window import PROCESSING
 from headrace.api.specs import Hopping, Session, Tumbling, WindowShape
 from headrace.api.stream import Stream
@@ -263,7 +264,40 @@ class _Select:
             relation, left = self._join(relation, join, left)
         if relation.rank is not None:
             relation, left = self._bounded(relation, relation.rank, left)
-        return joins.filtered(relation, left)
+        asked = [one for one in left if one.find(exp.Query) is not None]
+        relation = joins.filtered(relation, [one for one in left if one not in asked])
+        for number, one in enumerate(asked):
+            relation = self._semi_join(relation, one, number)
+        return relation
+
+    def _semi_join(self, relation: Relation, node: exp.Expr, number: int) -> Relation:
+        """``x IN (SELECT ...)`` and ``[NOT] EXISTS (SELECT ... WHERE inner = outer)``: a semi or an anti join."""
+        name, alias = self._id(f"where{number or ''}"), f"where${number}"
+        shuffles = joins.Shuffles(self.queries.shared, name, self.queries.ttl)
+        turned = isinstance(node, exp.Not)
+        asked = node.this if isinstance(node, exp.Not) else node
+        if isinstance(asked, exp.In) and asked.args.get("query") is not None and not turned:
+            right = self.queries.planned(asked.args["query"].unnest(), name).aliased(alias)
+            columns = list(right.all_of(""))
+            if len(columns) != 1:
+                raise wrong(asked, f"IN needs a query of one column, and this has {len(columns)}")
+            pairs = [(asked.this, exp.column(exp.to_identifier(columns[0].name, quoted=True), table=alias))]
+            return joins.joined(relation, right, "semi", pairs, [], shuffles, node)[0]
+        if not isinstance(asked, exp.Exists) or not isinstance(asked.this, exp.Select):
+            raise wrong(
+                node, "a query isn't possible here", "there are x IN (SELECT y ...), EXISTS and NOT EXISTS in WHERE"
+            )
+        inner = asked.this.copy()
+        conditions = conjuncts(inner.args["where"].this) if inner.args.get("where") is not None else []
+        if inner.args.get("group") is not None or inner.args.get("having") is not None:
+            raise wrong(node, "EXISTS takes a plain query", "put the grouped query into FROM, and join it")
+        inner.set("where", None)
+        right = _Select(self.queries, inner, name)._from()
+        of_left, of_right, pairs, both = joins.split_conditions(conditions, relation, right)
+        how: ChangesHow = "anti" if turned else "semi"
+        both = [*both, *of_left] if turned else both
+        relation = relation if turned else joins.filtered(relation, of_left)
+        return joins.joined(relation, joins.filtered(right, of_right), how, pairs, both, shuffles, node)[0]
 
     def _join(self, relation: Relation, join: exp.Join, where: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
         name = named(f"{self.prefix}-join-{join.this.alias_or_name or 'query'}")
@@ -378,7 +412,7 @@ class _Select:
     # -- group by ------------------------------------------------------------------------------------
     def _grouped(self, relation: Relation, items: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
         keys, relation, bounds = self._keys(relation, items)
-        asked = Aggregates(relation)
+        asked = Aggregates(relation, frozenset(keys.values()) | {START, END})
         having = self.node.args.get("having")
         items = [asked.replaced(one) for one in items]
         conditions = [asked.replaced(one) for one in conjuncts(having.this)] if having is not None else []
@@ -453,16 +487,16 @@ class _Select:
             for one in relation.names_
             if one.column in columns
         )
-        own = [Name("", name, name) for name in (*columns, *values) if name in stream.schema.columns]
+        own = [Name("", name, name) for name in (*columns, *asked.asked, *values) if name in stream.schema.columns]
         return relation.on(stream, names_=(*kept, *bound_names, *own), window=None, of_windows=after)
 
     def _window(
         self, stream: Stream, shape: WindowShape, keys: list[str], aggregates: Mapping[str, Aggregate], by_clock: bool
     ) -> Stream:
-        """The results of windows; those that are there already are used again, as equal aggregates have equal names."""
+        """The results of windows; those that are there already are used again."""
         shared = self.queries.shared
         words = tuple(one.definition for one in aggregates.values())
-        same = (stream.node, shape, tuple(keys), words, by_clock)
+        same = (stream.node, shape, tuple(keys), tuple(aggregates), words, by_clock)
         if same not in shared.windows:
             grouped = shared(stream, keys, self.prefix)
             window = grouped.window(

@@ -16,6 +16,7 @@ from sqlglot import exp
 from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Hopping, Session, Tumbling, WindowShape
 from headrace.api.stream import Stream
+from headrace.rows.changes import CHANGE
 from headrace.sql.dialect import wrong
 from headrace.sql.expressions import Function, Value
 
@@ -75,7 +76,7 @@ class Relation:
     @classmethod
     def of(cls, stream: Stream, table: str, functions: Mapping[str, Function], **more: Any) -> Relation:
         """A flow under its own names, without ``_change``."""
-        names = tuple(Name(table, name, name) for name in stream.schema.columns if name != "_change")
+        names = tuple(Name(table, name, name) for name in stream.schema.columns if name != CHANGE)
         return cls(stream=stream, names_=names, functions=functions, **more)
 
     @property
