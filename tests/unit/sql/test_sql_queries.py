@@ -58,9 +58,9 @@ def test_a_flow_adds_up_to_what_duckdb_answers(query: str, seed: int) -> None:
     used = {spec.id for spec in app.graph().streams.values()}
     with app.test() as t:
         for start in range(0, 12, 4):
-            for name, rows in (("a", a), ("b", b)):
+            for name, table in (("a", a), ("b", b)):
                 if name in used:
-                    t.feed(name, rows.slice(start, 4))
+                    t.feed(name, table.slice(start, 4))
         t.end()
         found = t.read("found")
     with duckdb.connect() as connection:
