@@ -1,4 +1,4 @@
-"""Histories of rows that are inserted, updated and deleted, and what they add up to: for tests of operators on changes."""
+"""Histories of rows that are inserted, updated and deleted, and what they add up to."""
 
 from __future__ import annotations
 

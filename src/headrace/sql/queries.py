@@ -281,7 +281,9 @@ class _Select:
             columns = list(right.all_of(""))
             if len(columns) != 1:
                 raise wrong(asked, f"IN needs a query of one column, and this has {len(columns)}")
-            pairs = [(asked.this, exp.column(exp.to_identifier(columns[0].name, quoted=True), table=alias))]
+            pairs: list[tuple[exp.Expr, exp.Expr]] = [
+                (asked.this, exp.column(exp.to_identifier(columns[0].name, quoted=True), table=alias))
+            ]
             return joins.joined(relation, right, "semi", pairs, [], shuffles, node)[0]
         if not isinstance(asked, exp.Exists) or not isinstance(asked.this, exp.Select):
             raise wrong(
@@ -293,11 +295,11 @@ class _Select:
             raise wrong(node, "EXISTS takes a plain query", "put the grouped query into FROM, and join it")
         inner.set("where", None)
         right = _Select(self.queries, inner, name)._from()
-        of_left, of_right, pairs, both = joins.split_conditions(conditions, relation, right)
+        of_left, of_right, equal, both = joins.split_conditions(conditions, relation, right)
         how: ChangesHow = "anti" if turned else "semi"
         both = [*both, *of_left] if turned else both
         relation = relation if turned else joins.filtered(relation, of_left)
-        return joins.joined(relation, joins.filtered(right, of_right), how, pairs, both, shuffles, node)[0]
+        return joins.joined(relation, joins.filtered(right, of_right), how, equal, both, shuffles, node)[0]
 
     def _join(self, relation: Relation, join: exp.Join, where: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
         name = named(f"{self.prefix}-join-{join.this.alias_or_name or 'query'}")
