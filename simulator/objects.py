@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
 from headrace.core.ids import TaskName
-from headrace.kit.objects import MemoryObjects
 from headrace.stores.snapshots import SNAPSHOTS_KEPT, Chunks, Manifest, ObjectStore, manifest_names
 from headrace.stores.transfer import AGAIN_MS, Calls, Job, SnapshotFile, Waiting, Work
 from headrace.task.naming import remote_folder
@@ -39,6 +38,49 @@ _PARTS = 4
 _LOCAL = "LOCAL"
 _HURRY = 200
 """Real pauses between tries are so many times as long."""
+
+
+class MemoryObjects(ObjectStore):
+    """Objects in a dict."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    @override
+    def create(self, name: str, data: bytes) -> bool:
+        if name in self.objects:
+            return False
+        self.objects[name] = data
+        return True
+
+    @override
+    def put(self, name: str, size: int, chunks: Chunks) -> None:
+        self.objects[name] = b"".join(chunks())
+
+    @override
+    def get(self, name: str) -> bytes | None:
+        return self.objects.get(name)
+
+    @override
+    def read(self, name: str, start: int, length: int) -> bytes | None:
+        data = self.objects.get(name)
+        return None if data is None else data[start : start + length]
+
+    @override
+    def list(self, prefix: str) -> dict[str, int]:
+        return {name: len(data) for name, data in sorted(self.objects.items()) if name.startswith(prefix)}
+
+    @override
+    def copy(self, source: str, target: str) -> bool:
+        if source not in self.objects:
+            return False
+        self.objects[target] = self.objects[source]
+        return True
+
+    @override
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
 
 
 # All that is in the store is looked at again whenever something changes in it.

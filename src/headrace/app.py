@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from headrace.api.app import Declarations
+from headrace.core.deployment import PROGRAM_MODULE, setting
 from headrace.core.errors import HeadraceError, UsageError, needing
+from headrace.core.log import logging_as_said
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from headrace.plan.render import ReadablePlan
     from headrace.run.run import Launch, Run, RunOptions
     from headrace.spark.batch.runner import BatchOptions
-
-_LOADED = "__headrace_app__"
-"""The name under which commands load a user's file as a module."""
 
 
 class App(Declarations):
@@ -241,14 +240,27 @@ class App(Declarations):
             refuse("a batch job, which has no containers", containers, stages, local, savepoint, listen, advertise)
             check_options(master, containers, stages, conf)
             self._check_loaded()
-            self._run_batch(master, conf, until, again=again, progress=progress)
+            with logging_as_said():
+                self._run_batch(master, conf, until, again=again, progress=progress)
             return
 
         options = RunOptions.of(
-            local, master, containers, conf, stages, drop_state, rename, listen, advertise, savepoint
+            local,
+            master,
+            containers,
+            conf,
+            stages,
+            drop_state,
+            rename,
+            listen,
+            advertise,
+            savepoint,
+            app=self.name,
         )
         launch = self._launch(options, self._history(options, until, tables, progress=progress) if backfill else None)
-        launch.run(RunControl(SAID_AT_START if progress and not local else ""), progress_line() if progress else None)
+        control = RunControl(SAID_AT_START if progress and not local else "")
+        with logging_as_said():
+            launch.run(control, progress_line() if progress else None)
 
     def start(
         self,
@@ -309,7 +321,18 @@ class App(Declarations):
 
         check_kind_of_run(batch=False, backfill=backfill, until=until, again=False, tables=tables)
         options = RunOptions.of(
-            local, master, containers, conf, stages, drop_state, rename, listen, advertise, savepoint, beside=True
+            local,
+            master,
+            containers,
+            conf,
+            stages,
+            drop_state,
+            rename,
+            listen,
+            advertise,
+            savepoint,
+            beside=True,
+            app=self.name,
         )
         first = self._history(options, until, tables, progress=progress) if backfill else None
         make_room(self.name, str(Path(self.settings.home).absolute()), set(options.stages), replace=replace)
@@ -337,7 +360,7 @@ class App(Declarations):
         return Launch(graph, self.settings.metadata, options, before)
 
     def _check_loaded(self) -> None:
-        if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
+        if getattr(sys.modules.get(PROGRAM_MODULE), "__headrace_loading__", False):
             raise UsageError(
                 f"the file of app {self.name!r} runs the app while the file is being loaded",
                 hint='put app.run() under `if __name__ == "__main__":`',
@@ -388,7 +411,7 @@ class App(Declarations):
 
         graph = at_home(self.graph())
         asked = Backfill.of(until, tables, savepoint, publish=publish)
-        options = _batch_options(master, conf, until, again=again or not publish, progress=progress)
+        options = _batch_options(self._master(master), conf, until, again=again or not publish, progress=progress)
         with closing(open_metadata(Path(graph.settings.home), self.settings.metadata)) as metadata:
             backfill(graph, metadata, options, asked)
 
@@ -419,7 +442,12 @@ class App(Declarations):
         from headrace.spark.batch.runner import run_batch
 
         self._warn_of_startpoints()
-        run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
+        options = _batch_options(self._master(master), conf, until, again=again, progress=progress)
+        run_batch(at_home(self.graph()), options)
+
+    def _master(self, given: str | None) -> str | None:
+        master: str | None = setting("master", given, self.name)
+        return master
 
     def _repr_html_(self) -> str:
         try:

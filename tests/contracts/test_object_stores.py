@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import InfrastructureError, UnavailableError
-from headrace.kit.objects import MemoryObjects
 from headrace.stores.snapshots import ObjectStore, object_place
 from headrace.stores.transfer import check_objects, open_objects
 from servers.moto import MotoServer
 from servers.s3_buckets import bucket_on
+from simulator.objects import MemoryObjects
 
 LARGE = (17 << 20) + 3
 Make = Callable[[], ObjectStore]

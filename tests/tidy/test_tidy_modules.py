@@ -39,7 +39,6 @@ SMALL_LINES = 60
 SMALL_KNOWN = {
     "headrace.connectors.kafka.opening": "confluent_kafka is imported only behind it",
     "headrace.connectors.sql.opening": "psycopg is imported only behind it",
-    "headrace.kit.objects": "a test double",
     "headrace.task.standby_status": "the coordinator and commands read it too, so it imports little",
     "headrace.systems.slot_reports": "commands read it too, so it imports little",
 }
@@ -51,7 +50,6 @@ FUNCTION_LINES_KNOWN: dict[str, int] = {}
 
 ENTRIES = {
     "headrace.operate.cli.main": "the console script",
-    "headrace.kit.objects": "for tests and the simulator",
     "headrace.kit.contracts": "for systems, metadata stores and stores of others",
 }
 """Modules that no other module imports, and why they exist."""

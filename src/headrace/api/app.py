@@ -44,6 +44,7 @@ from headrace.api.specs import (
 from headrace.api.stream import Stream
 from headrace.api.tasks import Task
 from headrace.core.clock import Duration, to_ms
+from headrace.core.deployment import setting
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.core.files import home_of, metadata_url_of
 from headrace.core.ids import check_id
@@ -112,20 +113,20 @@ class Declarations:
         metadata: str | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
-        checkpoint_interval: Duration = "1s",
+        checkpoint_interval: Duration | None = None,
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         restarts_max: int = _DEFAULTS.restarts_max,
-        drain_timeout: Duration = "1m",
+        drain_timeout: Duration | None = None,
         hung_after: Duration | None = "10m",
-        durability: Durability = _DEFAULTS.durability,
+        durability: Durability | None = None,
         lost_results: LostResults = _DEFAULTS.lost_results,
         grouping: Grouping = _DEFAULTS.grouping,
         startpoints: Sequence[type[CustomStartpoint]] = (),
         system: SystemLike | None = None,
         internal: SystemLike | None = None,
         snapshots: str | ObjectPlace | None = None,
-        standby: int = _DEFAULTS.standby,
-        peek: bool = _DEFAULTS.peek,
+        standby: int | None = None,
+        peek: bool | None = None,
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -135,26 +136,29 @@ class Declarations:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             if isinstance(restarts_max, bool) or not isinstance(restarts_max, int) or restarts_max < 0:
                 raise DeclarationError(f"restarts_max={restarts_max!r} is not a number of restarts")
+            standby, peek = setting("standby", standby, name), setting("peek", peek, name)
             if isinstance(standby, bool) or not isinstance(standby, int) or not 0 <= standby <= STANDBY_MAX:
                 raise DeclarationError(f"standby={standby!r} is not a number of standbys from 0 to {STANDBY_MAX}")
             if not isinstance(peek, bool):
                 raise DeclarationError(f"peek={peek!r} is not True or False")
             settings = Settings(
-                home=str(home_of(home)),
-                metadata=metadata_url_of(metadata),
+                home=str(home_of(home, name)),
+                metadata=metadata_url_of(metadata, name),
                 intermediate_partitions=intermediate_partitions,
                 guarantee=one_of("guarantee", guarantee, Guarantee),
-                checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
+                checkpoint_interval_ms=to_ms(
+                    setting("checkpoint_interval", checkpoint_interval, name), "checkpoint_interval", minimum=1
+                ),
                 ahead_bytes_max=ahead_bytes_max,
                 restarts_max=restarts_max,
-                drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
+                drain_timeout_ms=to_ms(setting("drain_timeout", drain_timeout, name), "drain_timeout", minimum=1),
                 hung_after_ms=None if hung_after is None else to_ms(hung_after, "hung_after", minimum=1),
-                durability=one_of("durability", durability, Durability),
+                durability=one_of("durability", setting("durability", durability, name), Durability),
                 lost_results=one_of("lost_results", lost_results, LostResults),
                 grouping=one_of("grouping", grouping, Grouping),
                 startpoints=check_customs(startpoints),
                 internal=own,
-                snapshots=snapshots_of(snapshots),
+                snapshots=snapshots_of(snapshots, name),
                 standby=standby,
                 peek=peek,
             )

@@ -19,7 +19,7 @@ from headrace.api.descriptors import Start
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, offset
 from headrace.api.remote import Remote
 from headrace.core.clock import format_ms
-from headrace.core.files import DEFAULT_HOME
+from headrace.core.deployment import DEFAULT_HOME
 from headrace.core.ids import StreamId
 from headrace.core.secrets import SecretUrl
 from headrace.rows.schema import Schema

@@ -146,8 +146,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 LOOPBACK = "127.0.0.1"
-LISTEN_VARIABLE = "HEADRACE_LISTEN"
-ADVERTISE_VARIABLE = "HEADRACE_ADVERTISE"
 
 
 def _ip(host: str) -> IPv4Address | IPv6Address | None:
@@ -177,7 +175,7 @@ class Endpoint:
             raise UsageError(
                 f"containers and commands can't call {called!r}",
                 hint="give the name or address at which they reach this machine: --advertise HOST[:PORT], advertise=, "
-                f"or {ADVERTISE_VARIABLE}",
+                "or HEADRACE_ADVERTISE",
             )
 
     def url(self, port: int) -> str:

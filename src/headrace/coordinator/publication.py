@@ -22,6 +22,7 @@ from typing_extensions import override
 from headrace.coordinator import messages
 from headrace.coordinator.address import FORMAT, Address, this_machine
 from headrace.core.clock import WallClock
+from headrace.core.deployment import setting
 from headrace.core.errors import (
     FencedError,
     HeadraceError,
@@ -36,7 +37,6 @@ from headrace.core.worker import RepeatedStep
 from headrace.life.metadata import Change, Delete, Entry, MetadataStore, Put, Version
 
 SPACE = "runs"
-METRICS_TOKEN_VARIABLE = "HEADRACE_METRICS_TOKEN"  # noqa: S105 - the name of one
 
 _log = logger(__name__)
 
@@ -81,10 +81,10 @@ def all_ended(metadata: MetadataStore, app: str | None = None) -> list[EndedRun]
 def metrics_token(metadata: MetadataStore, app: str) -> str:
     """Return the token that reads an app's metrics and nothing else; it is the same in all runs.
 
-    It is ``HEADRACE_METRICS_TOKEN`` or, without that, made by the first who asks.
+    It is the deployment's or, without one, made by the first who asks.
     """
-    if given := os.environ.get(METRICS_TOKEN_VARIABLE):
-        return given
+    if said := setting("metrics_token", app=app):
+        return str(said)
     key = f"{app}/metrics-token"
     metadata.put_if(SPACE, key, secrets.token_urlsafe(32).encode(), None)
     found = metadata.get(SPACE, key)

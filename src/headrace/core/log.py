@@ -24,6 +24,7 @@ import msgspec
 from typing_extensions import override
 
 from headrace.core.clock import Clock
+from headrace.core.deployment import find
 from headrace.core.secrets import hide_passwords
 
 Level = Literal["debug", "info", "warning", "error", "off"]
@@ -127,6 +128,8 @@ class LogSettings:
 
 
 OFF = LogSettings()
+_chosen: list[LogSettings] = []
+"""What ``logging_to`` was told, the innermost last; also if that is ``off``."""
 
 
 @contextmanager
@@ -134,6 +137,27 @@ def logging_to(
     settings: LogSettings, stream: TextIO | None = None, fields: Mapping[str, Field] | None = None
 ) -> Iterator[None]:
     """Write log lines to ``stream`` (default: stderr), not to the root logger's handlers. Not at level ``off``."""
+    _chosen.append(settings)
+    try:
+        with _handling(settings, stream, fields):
+            yield
+    finally:
+        _chosen.pop()
+
+
+@contextmanager
+def logging_as_said() -> Iterator[None]:
+    """Log as the deployment says, if it does and neither a command nor the program has decided it."""
+    level, form = find("log_level"), find("log_format")
+    if _chosen or current_settings().level != "off" or not (level.place or form.place):
+        yield
+        return
+    with logging_to(LogSettings(level.value, form.value)):
+        yield
+
+
+@contextmanager
+def _handling(settings: LogSettings, stream: TextIO | None, fields: Mapping[str, Field] | None) -> Iterator[None]:
     if settings.level == "off":
         yield
         return

@@ -25,10 +25,11 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.specs import Graph
-from headrace.coordinator.address import ADVERTISE_VARIABLE, AS_USUAL, LISTEN_VARIABLE, Wanted
+from headrace.coordinator.address import AS_USUAL, Wanted
 from headrace.coordinator.exposition import all_series
 from headrace.coordinator.messages import AppState, AppStatus, Series, StageStatus
 from headrace.core.clock import Duration, WallClock, to_ms
+from headrace.core.deployment import setting
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.log import logger
 from headrace.core.secrets import SecretUrl
@@ -146,6 +147,7 @@ class RunOptions:
         savepoint: str = "",
         *,
         beside: bool = False,
+        app: str = "",
     ) -> Self:
         check_options(master, containers, stages, conf)
         if savepoint and stages:
@@ -155,13 +157,13 @@ class RunOptions:
             )
         return cls(
             local=local,
-            master=master,
-            containers=containers,
+            master=master if local else setting("master", master, app),
+            containers=containers if local else setting("containers", containers, app),
             conf=conf or {},
             stages=stages or (),
             consent=consent_of(drop_state, rename or {}),
             savepoint=savepoint,
-            wanted=Wanted.of(listen or os.getenv(LISTEN_VARIABLE), advertise or os.getenv(ADVERTISE_VARIABLE)),
+            wanted=Wanted.of(setting("listen", listen or None, app), setting("advertise", advertise or None, app)),
             beside=beside,
         )
 

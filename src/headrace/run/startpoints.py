@@ -272,9 +272,11 @@ class Startpoints:
     def __init__(self, app: str | Declarations, *, home: str | Path | None = None, metadata: str | None = None) -> None:
         self._declared = app if isinstance(app, Declarations) else None
         self.app = app.name if isinstance(app, Declarations) else app
-        self._home = Path(app.settings.home) if isinstance(app, Declarations) and home is None else home_of(home)
+        self._home = (
+            Path(app.settings.home) if isinstance(app, Declarations) and home is None else home_of(home, self.app)
+        )
         own = app.settings.metadata if isinstance(app, Declarations) and metadata is None else None
-        self._metadata = own or metadata_url_of(metadata)
+        self._metadata = own or metadata_url_of(metadata, self.app)
 
     def set(
         self,

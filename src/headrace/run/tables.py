@@ -290,7 +290,7 @@ class TableReader:
         if limit_ms > LIMIT_MS_MAX:
             raise UsageError(f"a timeout of {timeout!r} is too long", hint=f"give at most {LIMIT_MS_MAX // 1000} s")
         self.app, self.table = app, table
-        self._home, self._metadata = home_of(home), metadata_url_of(metadata)
+        self._home, self._metadata = home_of(home, app), metadata_url_of(metadata, app)
         self._limit_ms = limit_ms
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None

@@ -6,7 +6,6 @@ says why no generation deletes objects that a newer one needs. Names are relativ
 
 from __future__ import annotations
 
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from typing_extensions import override
 
+from headrace.core.deployment import setting
 from headrace.core.errors import DataError, DeclarationError
 from headrace.core.files import UNREADABLE, decode_record
 from headrace.core.secrets import check_no_credentials
@@ -59,7 +59,6 @@ class ObjectStore(ABC):
         """Delete objects, in no particular order. Those that aren't there do no harm."""
 
 
-SNAPSHOTS_VARIABLE = "HEADRACE_SNAPSHOTS"
 _SCHEMES = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://container/prefix"}
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?) ?(kB|MB|GB)/s")
 _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -116,11 +115,11 @@ def object_place(
     return ObjectPlace(url.rstrip("/"), endpoint, region, None if bandwidth is None else _bytes_per_s(bandwidth))
 
 
-def snapshots_of(given: str | ObjectPlace | None = None) -> ObjectPlace | None:
-    """Return the store of snapshots: ``given``, else ``HEADRACE_SNAPSHOTS``. None: they are in the home."""
+def snapshots_of(given: str | ObjectPlace | None = None, app: str = "") -> ObjectPlace | None:
+    """Return the store of snapshots: ``given``, else the deployment's. None: they are in the home."""
     if isinstance(given, ObjectPlace):
         return given
-    value = given or os.environ.get(SNAPSHOTS_VARIABLE)
+    value = setting("snapshots", given or None, app)
     return object_place(value) if value else None
 
 

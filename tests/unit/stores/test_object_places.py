@@ -6,7 +6,7 @@ import pytest
 
 import headrace as hr
 from headrace.core.errors import DeclarationError
-from headrace.stores.snapshots import SNAPSHOTS_VARIABLE, ObjectPlace, snapshots_of
+from headrace.stores.snapshots import ObjectPlace, snapshots_of
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/a/b/", "gs://bucket/a", "az://container/a", "file:///a/b"])
@@ -58,8 +58,8 @@ def test_bandwidth_is_in_bytes_per_second():
 
 
 def test_the_environment_may_say_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(SNAPSHOTS_VARIABLE, raising=False)
+    monkeypatch.delenv("HEADRACE_SNAPSHOTS", raising=False)
     assert hr.App("a").settings.snapshots is snapshots_of() is None
-    monkeypatch.setenv(SNAPSHOTS_VARIABLE, "s3://bucket/a")
+    monkeypatch.setenv("HEADRACE_SNAPSHOTS", "s3://bucket/a")
     assert hr.App("a").settings.snapshots == ObjectPlace("s3://bucket/a")
     assert hr.App("a", snapshots="gs://other").settings.snapshots == ObjectPlace("gs://other")

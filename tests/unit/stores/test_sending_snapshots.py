@@ -11,7 +11,6 @@ import pytest
 
 from headrace.core.errors import CorruptLogError, DataError, UnavailableError
 from headrace.core.ids import FIRST_TIMELINE, TaskName
-from headrace.kit.objects import MemoryObjects
 from headrace.life.changelogs import stored_snapshots
 from headrace.stores import transfer as fetching
 from headrace.stores.snapshots import SNAPSHOTS_KEPT, Manifest
@@ -27,6 +26,7 @@ from headrace.stores.transfer import (
     Waiting,
     Work,
 )
+from simulator.objects import MemoryObjects
 
 FOLDER = "snapshots/orders/by-member-0/"
 

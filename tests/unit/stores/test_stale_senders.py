@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import UnavailableError
-from headrace.kit.objects import MemoryObjects
 from headrace.stores import snapshots as layout
 from headrace.stores.snapshots import SNAPSHOTS_KEPT, Manifest, trimmable
 from headrace.stores.transfer import Calls, Fetch, Sender, SnapshotFile
+from simulator.objects import MemoryObjects
 
 FOLDER = "t/"
 RUNS = 150

@@ -12,10 +12,10 @@ import pytest
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import InfrastructureError, StorageError
-from headrace.kit.objects import MemoryObjects
 from headrace.stores.transfer import Job, Work
 from headrace.task.state import depot as depots
 from headrace.task.state.depot import LiveDepot
+from simulator.objects import MemoryObjects
 
 
 class Scene:

@@ -12,7 +12,6 @@ from driven_app import DrivenApp, Orders, check, orders_app, stateful
 
 from headrace.core.calls import Retry
 from headrace.core.errors import InfrastructureError, UnavailableError
-from headrace.kit.objects import MemoryObjects
 from headrace.protocol.protocol import Phase
 from headrace.run.container import task_status
 from headrace.stores import transfer as sending
@@ -23,6 +22,7 @@ from headrace.task.container import Container
 from headrace.task.scope import run
 from headrace.task.state import task_state
 from headrace.task.state.disk import Disk
+from simulator.objects import MemoryObjects
 
 TASKS = ("by-member-0", "by-member-1")
 

@@ -18,7 +18,6 @@ from drawn import seeds
 from headrace.core.errors import InfrastructureError
 from headrace.core.ids import TaskName
 from headrace.core.log import RecentWarnings
-from headrace.kit.objects import MemoryObjects
 from headrace.plan.model import Plan
 from headrace.protocol.protocol import Phase
 from headrace.protocol.record import LOCAL_KEY, LocalCheckpoint
@@ -32,6 +31,7 @@ from headrace.task.standby import Standby
 from headrace.task.state import task_state
 from headrace.task.state.depot import LiveDepot
 from headrace.task.state.disk import Disk
+from simulator.objects import MemoryObjects
 
 TASK = TaskName("by-member", 0)
 WAITS_MAX = 1000

@@ -14,13 +14,13 @@ from driven_app import DrivenApp, Orders, orders_app
 from headrace.core.calls import Retry
 from headrace.core.clock import WallClock
 from headrace.core.errors import StateLockedError, UnavailableError
-from headrace.kit.objects import MemoryObjects
 from headrace.plan.model import Plan
 from headrace.stores.database import FolderLock
 from headrace.systems.registry import home_log
 from headrace.task import standby as standbys
 from headrace.task.standby import Standbys
 from headrace.task.standby_status import StandbyStatus
+from simulator.objects import MemoryObjects
 
 PATIENCE_S = 60.0
 

@@ -23,8 +23,9 @@ from typing import Any
 
 from headrace.api.app import Declarations
 from headrace.app import App, sql_app
+from headrace.core.deployment import PROGRAM_MODULE as MODULE
+from headrace.core.deployment import SETTINGS
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
-from headrace.core.files import HOME_VARIABLE
 
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _CONVERTED = (int, float, bool, str, Path)
@@ -103,7 +104,6 @@ def _type(parameter: inspect.Parameter) -> Any:
     return declared
 
 
-MODULE = "__headrace_app__"
 _CHOICES_MAX = 6
 LOADING = "__headrace_loading__"  # set in the module while the user's code runs, so that it can't call ``app.run()``
 
@@ -121,7 +121,7 @@ def load_app(
     (``NAME=VALUE``). Raises ``UsageError`` if the app names another ``home``.
     """
     if home is not None:
-        os.environ[HOME_VARIABLE] = str(home)
+        os.environ[SETTINGS["home"].variable] = str(home)
     app = _loaded(target, name, arguments, values)
     if home is not None and app.settings.home != str(home):
         raise UsageError(

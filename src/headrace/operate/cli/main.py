@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.exceptions import TyperException
 
+from headrace.core.deployment import SETTINGS, find
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
 from headrace.operate.cli import checkpoint, savepoint, startpoint, status, stream, table
@@ -32,20 +34,28 @@ Choice = TypeVar("Choice", bound=str)
 def log_settings(words: Sequence[str]) -> tuple[LogSettings, list[str]]:
     """The log settings of a command line, wherever they are, and its other words. Those after ``--`` are the app's.
 
+    By default they are the deployment's, which may stand beside the program that the command names.
+
     >>> from headrace.operate.cli.main import log_settings
     >>> log_settings(["run", "pipeline.py", "--log-level", "debug", "--local"])
     (LogSettings(level='debug', format='text'), ['run', 'pipeline.py', '--local'])
     """
     end = words.index("--") if "--" in words else len(words)
     own, rest = list(words[:end]), list(words[end:])
-    level = _take(own, LOG_LEVEL, LEVELS, default="warning")
-    kind = _take(own, LOG_FORMAT, FORMATS, default="text")
-    return LogSettings(level, kind), own + rest
+    level, kind = _take(own, LOG_LEVEL, LEVELS), _take(own, LOG_FORMAT, FORMATS)
+    program = next((Path(file) for word in own if (file := word.rpartition(":")[0] or word).endswith(".py")), None)
+    try:
+        said = LogSettings(find("log_level", level, "", program).value, find("log_format", kind, "", program).value)
+    except UsageError:
+        if not {"doctor", "--help", "--version"} & set(own):  # which work with any settings, or say what is wrong
+            raise
+        said = LogSettings("warning")
+    return said, own + rest
 
 
-def _take(words: list[str], option: str, choices: Sequence[Choice], default: Choice) -> Choice:
+def _take(words: list[str], option: str, choices: Sequence[Choice]) -> Choice | None:
     """Remove the option with its value from ``words``; return the last value."""
-    chosen = default
+    chosen = None
     while (at := next((n for n, word in enumerate(words) if word.partition("=")[0] == option), None)) is not None:
         _, equals, value = words[at].partition("=")
         if not equals:
@@ -54,7 +64,7 @@ def _take(words: list[str], option: str, choices: Sequence[Choice], default: Cho
         found = next((choice for choice in choices if choice == value.lower()), None)
         if found is None:
             raise UsageError(
-                f"{option} {value}: expected one of {', '.join(choices)}", hint=f"write {option} {default}"
+                f"{option} {value}: expected one of {', '.join(choices)}", hint=f"write {option} {choices[0]}"
             )
         chosen = found
     return chosen
@@ -99,13 +109,15 @@ def _headrace(
         typer.Option(
             LOG_LEVEL,
             metavar="|".join(LEVELS),
-            help="The lowest level of log lines on stderr, here and in containers; may be given anywhere.",
+            help=f"{SETTINGS['log_level'].help} May be given anywhere.",
         ),
     ] = "warning",
     log_format: Annotated[
         str,
         typer.Option(
-            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; may be given anywhere."
+            LOG_FORMAT,
+            metavar="|".join(FORMATS),
+            help=f"{SETTINGS['log_format'].help} May be given anywhere.",
         ),
     ] = "text",
 ) -> None:

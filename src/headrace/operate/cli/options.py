@@ -7,17 +7,32 @@ from typing import Annotated
 
 import typer
 
-from headrace.core.files import DEFAULT_HOME, HOME_VARIABLE, METADATA_VARIABLE, metadata_url_of
+from headrace.core.deployment import DEFAULT_HOME, SETTINGS
+from headrace.core.files import home_of, metadata_url_of
 from headrace.core.secrets import SecretUrl
 from headrace.stores.snapshots import ObjectPlace, snapshots_of
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _home(context: typer.Context, home: Path) -> Path:
+    return home if _is_given(context, "home") else home_of(None, context.params.get("app") or "")
+
+
+def _metadata(context: typer.Context, metadata: SecretUrl | None) -> SecretUrl | None:
+    return metadata or metadata_url_of(None, context.params.get("app") or "")
+
 
 Home = Annotated[
     Path,
     typer.Option(
         "--home",
-        envvar=HOME_VARIABLE,
         metavar="FOLDER",
-        help="Where Headrace keeps its data; the embedded log is in FOLDER/streams.",
+        help=SETTINGS["home"].help,
+        callback=_home,
         show_default=True,
         file_okay=False,
     ),
@@ -28,7 +43,7 @@ AppHome = Annotated[
     typer.Option(
         "--home",
         metavar="FOLDER",
-        help="The home of the app, if its code names none; also HEADRACE_HOME.  [default: .headrace]",
+        help=f"The home of the app, if its code names none.  [env var: HEADRACE_HOME; default: {DEFAULT_HOME}]",
         show_default=False,
         file_okay=False,
     ),
@@ -37,11 +52,10 @@ Metadata = Annotated[
     SecretUrl | None,
     typer.Option(
         "--metadata",
-        envvar=METADATA_VARIABLE,
         metavar="URL",
         parser=metadata_url_of,
-        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. Pass a "
-        "password in the environment variable instead.",
+        callback=_metadata,
+        help=SETTINGS["metadata"].help,
         show_default=False,
     ),
 ]

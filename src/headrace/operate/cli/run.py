@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.core.deployment import SETTINGS, setting
 from headrace.core.errors import UsageError
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result
 from headrace.operate.cli.options import (
@@ -81,14 +82,14 @@ def run(
         str | None,
         typer.Option(
             metavar="MASTER",
-            help="The Spark master to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
+            help=SETTINGS["master"].help,
         ),
     ] = None,
     containers: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="How many containers share the work; by default one per free slot, but no more than tasks.",
+            help=SETTINGS["containers"].help,
         ),
     ] = None,
     stage: Annotated[
@@ -108,16 +109,14 @@ def run(
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="The address on which the driver listens for containers and commands. By default only this machine "
-            "can reach it; on a cluster, it listens where Spark's driver does. Also HEADRACE_LISTEN.",
+            help=SETTINGS["listen"].help,
         ),
     ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="The address at which containers and commands reach the driver, if it differs from --listen: in a "
-            "pod, or behind NAT. Also HEADRACE_ADVERTISE.",
+            help=SETTINGS["advertise"].help,
         ),
     ] = None,
     batch: Annotated[
@@ -253,9 +252,7 @@ def backfill(
             "--again", help="Run even if results of a batch job are published already; they then appear twice."
         ),
     ] = False,
-    master: Annotated[
-        str | None, typer.Option(metavar="MASTER", help="The Spark master to run on, as for run.")
-    ] = None,
+    master: Annotated[str | None, typer.Option(metavar="MASTER", help=SETTINGS["master"].help)] = None,
     conf: Conf = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -284,8 +281,13 @@ def plan(
     arg: FunctionArguments = None,
     home: AppHome = None,
     containers: Annotated[
-        int, typer.Option(metavar="N", help="Plan for N containers; only grouping by container depends on it.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Plan for N containers; only grouping by container depends on it.  [env var: HEADRACE_CONTAINERS; "
+            "default: 1]",
+        ),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")
     ] = None,
@@ -319,7 +321,7 @@ def plan(
     consent, home = consent_of(drop_state or (), renames(rename)), Path(graph.settings.home)
     with existing_metadata(home, graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")
-        found = deployment.planned(containers)
+        found = deployment.planned(setting("containers", containers, graph.app) or 1)
         if against is not None:
             if not deployment.inventory:
                 known = ", ".join(apps_with_checkpoints(home, metadata))

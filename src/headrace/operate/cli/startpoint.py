@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import typer
 
 from headrace.core.clock import parse_moment, utc_text
 from headrace.core.errors import UsageError
-from headrace.core.files import METADATA_VARIABLE
+from headrace.core.files import home_of, metadata_url_of
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
 from headrace.operate.words import counted, format_bytes, moment
@@ -200,11 +199,11 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     url = None if metadata is None else metadata.text
     if ".py" not in app:
         return Startpoints(app, home=home, metadata=url)
+    said_home, said_url = home_of(), metadata_url_of()
     declared = load_app(app, None, (), ())
-    chosen = None if home == HOME else home  # otherwise the app's own store counts
     known = declared if isinstance(declared, App) else declared.name
-    # The app has read the variable already, and may name another database.
-    return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
+    # The app has read what the deployment says, and may name another place: only an option comes before that.
+    return Startpoints(known, home=None if home == said_home else home, metadata=None if metadata == said_url else url)
 
 
 def _position(given: dict[str, Any], *, or_oldest: bool, until: str | None) -> Startpoint:

@@ -48,12 +48,11 @@ from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import types
 
 from headrace.coordinator.address import LOOPBACK
+from headrace.core.deployment import STARTED_BY_SPARK
 from headrace.core.errors import InfrastructureError
 from headrace.core.log import CLEAR_LINE, logger
 from headrace.run.spark.settings import is_on_this_machine
 
-STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
-"""An environment variable that is set if ``spark-submit`` has started the JVM, and the JVM this process."""
 _log = logger(__name__)
 
 

@@ -23,6 +23,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.core.deployment import check_known
 from headrace.core.errors import InfrastructureError, UnavailableError, UsageError
 from headrace.run.run import check_not_connect
 from headrace.run.spark import settings
@@ -78,6 +79,7 @@ def take_context(app_name: str, master: str | None, conf: Mapping[str, str]) -> 
     with _OPENING:
         is_new = SparkContext._active_spark_context is None
         context = open_context(app_name, master, conf)
+        _check_names(context)
         if is_new or context in _users:
             _users[context] = _users.get(context, 0) + 1
         return context
@@ -146,6 +148,25 @@ def conf_of(context: SparkContext) -> SparkConf:
     return context._conf
 
 
+def said_to_spark(key: str) -> str | None:
+    """A setting of the running session, else of the running Spark, else one that spark-submit was given."""
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        ensure_jvm({})
+        return SparkConf().get(key, None)
+    session = SparkSession._instantiatedSession
+    if session is not None and session.sparkContext is context:
+        return session.conf.get(key, None)
+    return conf_of(context).get(key, None)
+
+
+def _check_names(context: SparkContext) -> None:
+    """Raise ``UsageError`` for a setting ``spark.headrace...`` that there isn't."""
+    jconf: Any = conf_of(context)._jconf
+    for pair in jconf.getAllWithPrefix("spark.headrace."):
+        check_known(pair._1(), f"spark.headrace.{pair._1()}")
+
+
 def close_context(context: SparkContext) -> None:
     master = str(context.master)
     try:
@@ -189,7 +210,8 @@ def _check_running(context: SparkContext, master: str | None) -> None:
     if asked != there:
         raise UsageError(
             f"Spark is already running on {there}, but this app asks for {asked}",
-            hint="leave out the master, or stop the running session first",
+            hint="leave out the master, also in HEADRACE_MASTER and the file of settings, or stop the running session "
+            "first",
         )
     if context in _suitable:
         return

@@ -23,7 +23,7 @@ from headrace.life.timelines import Timelines
 from headrace.operate.cli.main import main
 from headrace.protocol.record import CommitRecord
 from headrace.run.savepoints import restoring, taking
-from headrace.stores.snapshots import SNAPSHOTS_VARIABLE, object_place
+from headrace.stores.snapshots import object_place
 from headrace.stores.transfer import open_objects
 
 Cli = Callable[..., Any]
@@ -198,7 +198,7 @@ def test_snapshots_move_with_a_restore_only(
     kept: Shop, home: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed")
-    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{tmp_path}/store")
+    monkeypatch.setenv("HEADRACE_SNAPSHOTS", f"file://{tmp_path}/store")
     with closing(shop_at(home)) as moved:
         with pytest.raises(PlanError, match="has kept its snapshots in its home until now, and would now look for"):
             moved.app.run(local=True, progress=False)
@@ -206,7 +206,7 @@ def test_snapshots_move_with_a_restore_only(
         assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
         with moved.running():
             moved.until_committed("prices", 3)
-    monkeypatch.delenv(SNAPSHOTS_VARIABLE)
+    monkeypatch.delenv("HEADRACE_SNAPSHOTS")
     with pytest.raises(PlanError, match=f"has kept its snapshots in file://{tmp_path}/store until now"):
         kept.app.run(local=True, progress=False)
 
@@ -217,10 +217,10 @@ def test_the_store_of_an_old_timeline_needs_no_option(
     pytest.importorskip("obstore", reason="obstore is not installed")
     folder, away = tmp_path / "store", tmp_path / "away"
     assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
-    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{folder}")
+    monkeypatch.setenv("HEADRACE_SNAPSHOTS", f"file://{folder}")
     with closing(shop_at(home)) as moved, moved.running():
         moved.until_committed("prices", 3)
-    monkeypatch.setenv(SNAPSHOTS_VARIABLE, f"file://{tmp_path}/of-another-app")
+    monkeypatch.setenv("HEADRACE_SNAPSHOTS", f"file://{tmp_path}/of-another-app")
     store = open_objects(object_place(f"file://{folder}"))
     store.create("snapshots/shop@2/prices-0/a", b"1")
     assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
