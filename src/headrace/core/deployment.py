@@ -24,6 +24,8 @@ from headrace.core.secrets import SecretUrl, hide_passwords
 Kind = Literal["text", "folder", "number", "duration", "choice", "yes or no"]
 
 FILE, TOOL_FILE = "headrace.toml", "pyproject.toml"
+TRACEBACK_VARIABLE = "HEADRACE_TRACEBACK"
+"""For those who look for a fault; it isn't a setting."""
 PROGRAM_MODULE = "__headrace_app__"
 """The name under which commands load a user's file as a module."""
 STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"

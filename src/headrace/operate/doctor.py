@@ -18,15 +18,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.clock import format_ms, to_ms
+from headrace.core.deployment import DEFAULT_HOME, SETTINGS, TRACEBACK_VARIABLE, Found, find, settings_file
+from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
+from headrace.core.files import home_of, metadata_url_of
 from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
-    from headrace.api.specs import Graph
+    from headrace.api.specs import Graph, Settings
     from headrace.core.secrets import SecretUrl
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -49,9 +53,14 @@ class Finding:
     remedy: str = ""
 
 
-def look(home: Path, metadata: SecretUrl | None, load: Callable[[], Graph] | None = None) -> Iterator[Finding]:
-    """Look at this machine, and at the systems of the app that ``load`` returns."""
+def look(home: Path | None, metadata: SecretUrl | None, load: Callable[[], Graph] | None = None) -> Iterator[Finding]:
+    """Look at the settings, at this machine, and at the systems of the app that ``load`` returns."""
+    try:
+        place, url = home_of(home), metadata or metadata_url_of()
+    except UsageError:  # which the check of the settings finds, too
+        place, url = home or Path(DEFAULT_HOME), metadata
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "settings": _settings,
         "Python": _python,
         "Headrace": _extras,
         "Java": _java,
@@ -59,8 +68,8 @@ def look(home: Path, metadata: SecretUrl | None, load: Callable[[], Graph] | Non
         "limits": _limits,
         "memory": _memory,
         "network": _network,
-        "disk": lambda: _disk(home),
-        "metadata": lambda: _metadata(home, metadata),
+        "disk": lambda: _disk(place),
+        "metadata": lambda: _metadata(place, url),
     }
     if load is not None:
         checks["app"] = lambda: _systems(load())
@@ -71,6 +80,52 @@ def look(home: Path, metadata: SecretUrl | None, load: Callable[[], Graph] | Non
             yield Finding("problem", subject, error.message, error.hint or "")
         except OSError as error:
             yield Finding("problem", subject, str(error))
+
+
+def in_force(home: Path | None, metadata: SecretUrl | None, graph: Graph | None) -> list[Found]:
+    """Each setting with its value and the place that says it; of an app, its code too."""
+    found = {name: find(name, app="" if graph is None else graph.app) for name in SETTINGS}
+    if graph is not None:
+        for name, value in _of_program(graph.settings).items():
+            if value != _comparable(found[name]):
+                shown = format_ms(value) if isinstance(value, int) and SETTINGS[name].kind == "duration" else value
+                found[name] = Found(SETTINGS[name], shown, "the app's code")
+    for name, given in (("home", home), ("metadata", metadata and metadata.text)):
+        if given is not None:
+            found[name] = Found(SETTINGS[name], str(given), SETTINGS[name].option)
+    return list(found.values())
+
+
+def _of_program(own: Settings) -> dict[str, str | int | None]:
+    return {
+        "home": own.home,
+        "metadata": own.metadata and own.metadata.text,
+        "snapshots": own.snapshots and own.snapshots.url,
+        "checkpoint_interval": own.checkpoint_interval_ms,
+        "durability": own.durability,
+        "drain_timeout": own.drain_timeout_ms,
+        "standby": own.standby,
+        "peek": own.peek,
+    }
+
+
+def _comparable(found: Found) -> str | int | None:
+    if found.setting.kind == "duration":
+        return to_ms(found.value)
+    value: str | int | None = found.value
+    return value.rstrip("/") if found.setting.name == "snapshots" and isinstance(value, str) else value
+
+
+def _settings() -> Iterator[Finding]:
+    for name in SETTINGS:
+        find(name)
+    file = settings_file()
+    yield Finding("ok", "settings", "no file of settings" if file is None else f"{file.path} is read")
+    known = {one.variable for one in SETTINGS.values()} | {TRACEBACK_VARIABLE}
+    for variable in sorted(name for name in os.environ if name.startswith("HEADRACE_") and name not in known):
+        close = get_close_matches(variable, known, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "unset it"
+        yield Finding("warning", "settings", f"{variable} is set, but no setting has this name", remedy)
 
 
 def _warned(wrong: bool, subject: str, found: str, remedy: str) -> Finding:

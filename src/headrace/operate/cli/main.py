@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.exceptions import TyperException
 
-from headrace.core.deployment import SETTINGS, find
+from headrace.core.deployment import SETTINGS, TRACEBACK_VARIABLE, find
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
 from headrace.operate.cli import checkpoint, savepoint, startpoint, status, stream, table
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faulthandler.enable()  # so that a crash in a library's C code prints a traceback, too
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = [word for word in given if word != TRACEBACK]
-    verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
+    verbose = len(command) < len(given) or os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0")
     try:
         settings, command = log_settings(command)
         with logging_to(settings):

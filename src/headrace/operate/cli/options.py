@@ -48,6 +48,16 @@ AppHome = Annotated[
         file_okay=False,
     ),
 ]
+GivenMetadata = Annotated[
+    SecretUrl | None,
+    typer.Option(
+        "--metadata",
+        metavar="URL",
+        parser=metadata_url_of,
+        help=SETTINGS["metadata"].help,
+        show_default=False,
+    ),
+]
 Metadata = Annotated[
     SecretUrl | None,
     typer.Option(

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.core.deployment import SETTINGS, setting
-from headrace.core.errors import UsageError
-from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result
+from headrace.core.deployment import SETTINGS, Found, setting
+from headrace.core.errors import HeadraceError, UsageError
+from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import (
-    HOME,
     AppHome,
     AppName,
     AsJson,
     FileArguments,
     FunctionArguments,
-    Home,
-    Metadata,
+    GivenMetadata,
     Quiet,
 )
 
@@ -371,30 +371,44 @@ def doctor(
     arguments: FileArguments = None,
     app: AppName = None,
     arg: FunctionArguments = None,
-    home: Home = HOME,
-    metadata: Metadata = None,
+    home: AppHome = None,
+    metadata: GivenMetadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether this machine can run apps.
 
     Looks at Python, Java, Spark, limits, memory, network, disk, clock and metadata; with an app, at its systems too.
-    Each line says ok, warning or problem, and what to do. Exits with 1 if there is a problem.
+    Each line says ok, warning or problem, and what to do. Exits with 1 if there is a problem. Then it lists the
+    settings in force, and where each is said.
     """
-    from headrace.operate.doctor import look
+    from headrace.operate.doctor import in_force, look
 
+    @cache
     def graph() -> Graph:
         from headrace.operate.cli.loader import load_app
 
-        return load_app(pipeline or "", app, arguments or (), arg or ()).graph()
+        return load_app(pipeline or "", app, arguments or (), arg or (), home).graph()
 
+    declared: Graph | None = None
+    if pipeline is not None:
+        with suppress(HeadraceError):  # which the check of the app finds, too
+            declared = graph()
     found = list(look(home, metadata, None if pipeline is None else graph))
+    settings: list[Found] = []
+    with suppress(HeadraceError):
+        settings = in_force(home, metadata, declared)
     if as_json:
-        print_json([asdict(one) for one in found])
+        said = [{"name": one.setting.name, "value": one.shown, "from": one.place or "default"} for one in settings]
+        print_json({"checks": [asdict(one) for one in found], "settings": said})
     else:
         for one in found:
             print_line(f"{one.verdict:8} {one.subject}: {one.found}")
             if one.remedy:
                 print_line(f"{'':9}{one.remedy}")
+        if settings:
+            print_line("")
+            rows = [(one.setting.name, one.shown, one.place or "default") for one in settings]
+            print_table(("setting", "value", "from"), rows)
     if any(one.verdict == "problem" for one in found):
         raise typer.Exit(Exit.FAILED)
 

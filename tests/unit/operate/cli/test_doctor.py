@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ def java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdicts(outcome) -> dict[str, str]:
-    return {one["subject"]: one["verdict"] for one in outcome.json()}
+    return {one["subject"]: one["verdict"] for one in outcome.json()["checks"]}
 
 
 def test_a_good_machine(cli, tmp_path):
@@ -94,7 +95,7 @@ def test_what_is_wrong_with_a_machine(cli, tmp_path, monkeypatch, name, value, s
     outcome = cli("doctor", "--json")
     assert verdicts(outcome)[subject] == verdict
     assert outcome.code == (1 if verdict == "problem" else 0)
-    remedy = next(one["remedy"] for one in outcome.json() if one["subject"] == subject)
+    remedy = next(one["remedy"] for one in outcome.json()["checks"] if one["subject"] == subject)
     assert remedy
 
 
@@ -107,3 +108,55 @@ def test_no_java_is_a_warning_because_local_runs_need_none(cli, monkeypatch):
 
 def doctor_without_java(_):
     raise hr.errors.InfrastructureError("Spark needs Java 17 or newer: none", hint="install one")
+
+
+def said(outcome) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["value"], one["from"]) for one in outcome.json()["settings"]}
+
+
+def test_the_settings_in_force_and_where_each_is_said(cli, tmp_path, monkeypatch, home, clean_modules):
+    monkeypatch.setenv("HEADRACE_METRICS_TOKEN", "s3cret")
+    monkeypatch.setenv("HEADRACE_CONTINERS", "4")
+    (tmp_path / "app").mkdir()
+    Path("app/headrace.toml").write_text('standby = 1\n[app.clicks]\ncontainers = 3\ncheckpoint_interval = "2s"\n')
+    Path("app/pipeline.py").write_text(APP.format(system="").replace('"clicks")', '"clicks", drain_timeout="30s")', 1))
+    here = said(cli("doctor", "--json", "--metadata", "postgresql://ann:s3cret@127.0.0.1:1/x"))
+    assert here["home"] == (str(home), "HEADRACE_HOME")
+    assert here["metadata"] == ("postgresql://ann:***@127.0.0.1:1/x", "--metadata")
+    assert here["metrics_token"] == ("***", "HEADRACE_METRICS_TOKEN")
+    assert here["containers"] == ("one for each free slot", "default")
+    text = cli("doctor").out
+    assert "HEADRACE_CONTINERS is set, but no setting has this name\n         did you mean HEADRACE_CONTAINERS?" in text
+    assert [line.split() for line in text.splitlines() if line.startswith("standby ")] == [["standby", "0", "default"]]
+    outcome = cli("doctor", "app/pipeline.py", "--json", "--home", "mine")
+    found = said(outcome)
+    assert found["home"] == ("mine", "--home")
+    assert found["containers"] == ("3", f"{tmp_path}/app/headrace.toml: app.clicks.containers")
+    assert found["standby"] == ("1", f"{tmp_path}/app/headrace.toml: standby")
+    assert found["checkpoint_interval"] == ("2s", f"{tmp_path}/app/headrace.toml: app.clicks.checkpoint_interval")
+    assert found["drain_timeout"] == ("30s", "the app's code")
+    assert found["durability"] == ("commit", "default")
+    assert "s3cret" not in outcome.out
+
+
+def test_a_wrong_file_of_settings_is_one_problem(cli):
+    Path("headrace.toml").write_text("containers = 0")
+    outcome = cli("doctor", "--json")
+    problems = [one for one in outcome.json()["checks"] if one["verdict"] == "problem"]
+    assert (outcome.code, outcome.json()["settings"]) == (1, [])
+    assert [(one["subject"], one["remedy"]) for one in problems] == [("settings", "such as 2")]
+    other = cli("status")
+    assert (other.code, other.err) == (
+        2,
+        "error: headrace.toml: containers is 0, but it has to be a whole number, 1 or more\n  hint: such as 2\n",
+    )
+
+
+@pytest.mark.parametrize("words", [("status", "shop"), ("offsets", "shop"), ("status",)])
+def test_commands_look_where_the_file_says(cli, monkeypatch, words):
+    monkeypatch.delenv("HEADRACE_HOME")
+    Path("headrace.toml").write_text('home = "of-all"\n[app.shop]\nhome = "of-shop"\n')
+    said = cli(*words)
+    place = "of-all" if words == ("status",) else "of-shop"
+    assert re.search(rf"(in|on) {place}\b", said.err)
+    assert re.search(r"(in|on) given\b", cli(*words, "--home", "given").err)
