@@ -38,10 +38,10 @@ from chaos.verdict import Comparison, compare
 from chaos.workload import APP
 from chaos.world import OWN, Machine, World
 from headrace.coordinator.address import Address
+from headrace.core.deployment import SETTINGS
 from headrace.core.errors import HeadraceError, InfrastructureError, StreamNotFoundError, UnavailableError
 from headrace.core.secrets import SecretUrl
 from headrace.run.spark.launch import ensure_java
-from headrace.stores.snapshots import SNAPSHOTS_VARIABLE
 
 WORKERS = ("worker-1", "worker-2")
 DRIVER, DESK = "driver", "desk"
@@ -244,7 +244,7 @@ class Scene:
         """What the driver needs for the object store, if there is one."""
         if self.objects is None:
             return {}
-        return self.objects.environment | {SNAPSHOTS_VARIABLE: f"s3://{BUCKET}/{APP}"}
+        return self.objects.environment | {SETTINGS["snapshots"].variable: f"s3://{BUCKET}/{APP}"}
 
     def start(self) -> Deployment:
         """Start a driver."""

@@ -25,8 +25,8 @@ from headrace.api.specs import Graph
 from headrace.app import App
 from headrace.connectors.kafka.client import OffsetSpec
 from headrace.connectors.kafka.descriptor import KafkaLog, kafka, kafka_log
+from headrace.core.deployment import SETTINGS
 from headrace.core.errors import UnavailableError
-from headrace.stores.snapshots import SNAPSHOTS_VARIABLE
 from headrace.streams import read_stream
 
 HOME = f"{OWN}/headrace"
@@ -138,7 +138,7 @@ def main() -> None:
     handler.setFormatter(logging.Formatter(form, defaults={"task": "", "records": ""}))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # Where there is no object store, a machine that is wiped needs the whole changelog.
-    kind = partial(ManySnapshots, standby=int(standby)) if SNAPSHOTS_VARIABLE in os.environ else App
+    kind = partial(ManySnapshots, standby=int(standby)) if SETTINGS["snapshots"].variable in os.environ else App
     build(HOME, places_at(brokers), kind).run(
         master=master, containers=2, progress=False, conf={"spark.executor.memory": "512m", "spark.ui.enabled": "false"}
     )

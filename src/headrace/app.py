@@ -40,29 +40,32 @@ class App(Declarations):
     name
         The app's name.
     home
-        The folder for streams, state and metadata. By default ``$HEADRACE_HOME``, or ``.headrace``.
+        The folder for streams, state and metadata. By default what the deployment says, or ``.headrace``. A deployment
+        says settings by variables (``HEADRACE_HOME``), in Spark's settings or in a file: see the page "Settings".
     metadata
         The URL of a PostgreSQL database for the metadata, so that drivers and commands may run on several machines:
         ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default
-        ``$HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
+        the deployment's, or an SQLite file in the home. The password is never shown.
     intermediate_partitions
         The partition count of intermediate streams, unless something else determines it.
     guarantee
         ``"exactly_once"``; or ``"at_least_once"``, where some messages are processed again after a failure.
     checkpoint_interval
-        The time between two checkpoints.
+        The time between two checkpoints. By default the deployment's, or one second.
     ahead_bytes_max
         A stage stops reading while its output is this many bytes ahead of its reader.
     restarts_max
         How many times in a row a failed container is restarted. A commit resets the count.
     drain_timeout
-        How long a drain may take. After that, the app ends at once with an error that says what it was waiting for.
+        How long a drain may take. After that, the app ends at once with an error that says what it was waiting for. By
+        default the deployment's, or one minute.
     hung_after
         How long one call of a function may take before its container is killed and restarted. None sets no limit.
     durability
         ``"commit"``: committed results survive a power cut, because a checkpoint waits until its streams, its changelog
         and the part of the embedded log that it has read are on the disk. ``"process"``: they survive killed processes,
-        but a power cut may lose the last seconds of only some files. The app then refuses to start.
+        but a power cut may lose the last seconds of only some files. The app then refuses to start. By default the
+        deployment's, or ``"commit"``.
     lost_results
         What to do if an output has lost rows that the app has committed, for example because a table was emptied, or
         the power failed: ``"refuse"`` to start, or ``"accept"`` the loss and continue.
@@ -81,11 +84,13 @@ class App(Declarations):
     snapshots
         The object store for snapshots of the app's state: a URL such as ``"s3://bucket/prefix"``, or the result of
         ``hr.io.object_store``. Containers then need no shared disk for snapshots. It needs ``headrace[objects]``. By
-        default ``$HEADRACE_SNAPSHOTS``, or folders under ``home``.
+        default the deployment's, or folders under ``home``.
     standby
-        How many copies of each task's state other hosts keep current, 0 to 3. On a cluster it needs ``snapshots``.
+        How many copies of each task's state other hosts keep current, 0 to 3. On a cluster it needs ``snapshots``. By
+        default the deployment's, or none.
     peek
-        Whether the live page and ``headrace peek`` may show messages, to anyone who can open the page.
+        Whether the live page and ``headrace peek`` may show messages, to anyone who can open the page. By default what
+        the deployment says, or not.
 
     Examples
     --------
@@ -192,9 +197,10 @@ class App(Declarations):
         Parameters
         ----------
         master
-            The Spark master. By default the one that spark-submit gives, or ``local[*]``.
+            The Spark master. By default the deployment's, the one that spark-submit gives, or ``local[*]``.
         containers
-            How many Spark tasks share the work. By default one for each free slot, and no more than the app has tasks.
+            How many Spark tasks share the work. By default as many as the deployment says, or one for each free slot,
+            and no more than the app has tasks.
         stages
             Run only these stages, for an app that is deployed in parts.
         local
@@ -210,9 +216,9 @@ class App(Declarations):
             Take a savepoint of this name when the app ends, before it drains. See the page "Savepoints".
         listen, advertise
             The address on which the coordinator listens for containers and commands, ``"HOST"``, ``"HOST:PORT"`` or
-            ``":PORT"``, and that at which they reach it, if it differs. By default ``$HEADRACE_LISTEN`` and
-            ``$HEADRACE_ADVERTISE``; without them loopback, or on a cluster where Spark's driver listens. See the page
-            "Deploying".
+            ``":PORT"``, and that at which they reach it, if it differs. By default the
+            deployment's; without them loopback, or on a cluster where Spark's driver listens. See the pages "Settings"
+            and "Deploying".
         batch
             Run the app as one Spark job over its inputs' present contents, without containers. See the page "Batch".
         until

@@ -44,9 +44,8 @@ from headrace.api.specs import (
 from headrace.api.stream import Stream
 from headrace.api.tasks import Task
 from headrace.core.clock import Duration, to_ms
-from headrace.core.deployment import setting
+from headrace.core.deployment import home_of, metadata_url_of, setting
 from headrace.core.errors import DeclarationError, UsageError
-from headrace.core.files import home_of, metadata_url_of
 from headrace.core.ids import check_id
 from headrace.rows.schema import Schema
 from headrace.stores.snapshots import ObjectPlace, snapshots_of

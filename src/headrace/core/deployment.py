@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from headrace.core.clock import to_ms
 from headrace.core.errors import UsageError
-from headrace.core.plug_ins import loaded
+from headrace.core.plug_ins import all_points, loaded, own_points, plug_in
 from headrace.core.secrets import SecretUrl, hide_passwords
 
 Kind = Literal["text", "folder", "number", "duration", "choice", "yes or no"]
 
 FILE, TOOL_FILE = "headrace.toml", "pyproject.toml"
 TRACEBACK_VARIABLE = "HEADRACE_TRACEBACK"
-"""For those who look for a fault; it isn't a setting."""
+"""It shows tracebacks of errors, and isn't a setting."""
 PROGRAM_MODULE = "__headrace_app__"
 """The name under which commands load a user's file as a module."""
 STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
@@ -34,7 +34,7 @@ STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSetting:
-    """A line of the table. ``otherwise`` says what counts if nobody says anything and there is no ``default``."""
+    """A line of the table. ``otherwise`` says what counts if no place says it and there is no ``default``."""
 
     name: str
     kind: Kind
@@ -93,7 +93,7 @@ SETTINGS: Mapping[str, DeploymentSetting] = {
         ),
         DeploymentSetting(
             "advertise", "text", "The address at which others reach the driver, if it differs: in a pod, or behind "
-            "NAT.", otherwise="listen", option="--advertise",
+            "NAT.", otherwise="as listen", option="--advertise",
         ),
         DeploymentSetting(
             "metrics_token", "text", "The token that reads an app's metrics, and nothing else.",
@@ -118,7 +118,7 @@ SETTINGS: Mapping[str, DeploymentSetting] = {
         ),
         DeploymentSetting("drain_timeout", "duration", "How long a drain may take.", "1m", least=1),
         DeploymentSetting("standby", "number", "How many copies of each task's state other hosts keep, 0 to 3.", 0),
-        DeploymentSetting("peek", "yes or no", "Whether those who can open the live page may see messages.", False),
+        DeploymentSetting("peek", "yes or no", "Whether whoever can open the live page may see messages.", False),
     )
 }  # fmt: skip
 """The table, by name. What a program's results depend on isn't here."""
@@ -176,6 +176,47 @@ def _in_spark(key: str) -> str | None:
         return None
     said: str | None = loaded("headrace.run.spark.session:said_to_spark")(key)
     return said
+
+
+# -- the home and the metadata store ------------------------------------------------------------------
+METADATA_GROUP = "headrace.metadata"
+"""The group of entry points of metadata stores that plug-ins bring. Each is named by the scheme of its URLs."""
+
+
+def home_of(given: str | os.PathLike[str] | None = None, app: str = "") -> Path:
+    """Return the home folder: ``given``, else what the deployment says, else ``.headrace`` in the current folder.
+
+    >>> from headrace.core.deployment import home_of
+    >>> home_of("/data/shop").as_posix()
+    '/data/shop'
+    """
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise UsageError(f"home={given!r} is not a folder", hint='give a path: home="/data/shop"')
+    return Path(setting("home", given or None, app))
+
+
+def metadata_url_of(given: str | None = None, app: str = "") -> SecretUrl | None:
+    """Return the URL of the metadata store: ``given``, else the deployment's. None: an SQLite file in the home.
+
+    >>> from headrace.core.deployment import metadata_url_of
+    >>> metadata_url_of("postgresql://ann:secret@db/headrace")
+    SecretUrl('postgresql://ann:***@db/headrace')
+    """
+    found = find("metadata", given or None, app)
+    text = found.value
+    if not text:
+        return None
+    scheme = text.partition("://")[0].lower() if isinstance(text, str) and "://" in text else ""
+    if plug_in(METADATA_GROUP, scheme) is None:
+        known = all_points(METADATA_GROUP).keys() - own_points(METADATA_GROUP).keys()
+        others = f"; installed plug-ins: {', '.join(sorted(known))}" if known else ""
+        raise UsageError(  # the value isn't shown: it may have a password in it
+            f"{'metadata' if given else found.place} isn't the URL of a PostgreSQL database, nor of a store that "
+            "a plug-in brings",
+            hint="write postgresql://user:password@host/database, or leave it out for an SQLite file in the home"
+            + others,
+        )
+    return SecretUrl(text)
 
 
 # -- values ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files: durable and private ones, where Headrace's home is, small records, and file descriptors.
+"""Files: durable and private ones, small records, and file descriptors.
 
 A new folder or file gets the rights that its folder gives the group, as far as the umask allows them, and others get
 none. A folder that any user may read doesn't count as opened: new files in it are for its owner alone. Files that
@@ -19,11 +19,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from headrace.core.deployment import find, setting
-from headrace.core.errors import DataError, InfrastructureError, StorageError, UsageError
+from headrace.core.errors import DataError, InfrastructureError, StorageError
 from headrace.core.log import logger
-from headrace.core.plug_ins import all_points, own_points, plug_in
-from headrace.core.secrets import SecretUrl
 
 _OTHERS, _GROUP = 0o007, 0o070
 _OWNER, _FILE = 0o700, 0o666
@@ -144,46 +141,6 @@ def _staged(path: Path, data: bytes) -> Iterator[Path]:
             yield staging
     finally:
         staging.unlink(missing_ok=True)
-
-
-METADATA_GROUP = "headrace.metadata"
-"""The group of entry points of metadata stores that plug-ins bring. Each is named by the scheme of its URLs."""
-
-
-def home_of(given: str | os.PathLike[str] | None = None, app: str = "") -> Path:
-    """Return the home folder: ``given``, else what the deployment says, else ``.headrace`` in the current folder.
-
-    >>> from headrace.core.files import home_of
-    >>> home_of("/data/shop").as_posix()
-    '/data/shop'
-    """
-    if given is not None and not isinstance(given, str | os.PathLike):
-        raise UsageError(f"home={given!r} is not a folder", hint='give a path: home="/data/shop"')
-    return Path(setting("home", given or None, app))
-
-
-def metadata_url_of(given: str | None = None, app: str = "") -> SecretUrl | None:
-    """Return the URL of the metadata store: ``given``, else the deployment's. None: an SQLite file in the home.
-
-    >>> from headrace.core.files import metadata_url_of
-    >>> metadata_url_of("postgresql://ann:secret@db/headrace")
-    SecretUrl('postgresql://ann:***@db/headrace')
-    """
-    found = find("metadata", given or None, app)
-    text = found.value
-    if not text:
-        return None
-    scheme = text.partition("://")[0].lower() if isinstance(text, str) and "://" in text else ""
-    if plug_in(METADATA_GROUP, scheme) is None:
-        known = all_points(METADATA_GROUP).keys() - own_points(METADATA_GROUP).keys()
-        others = f"; installed plug-ins: {', '.join(sorted(known))}" if known else ""
-        raise UsageError(  # the value isn't shown: it may have a password in it
-            f"{'metadata' if given else found.place} isn't the URL of a PostgreSQL database, nor of a store that "
-            "a plug-in brings",
-            hint="write postgresql://user:password@host/database, or leave it out for an SQLite file in the home"
-            + others,
-        )
-    return SecretUrl(text)
 
 
 _log = logger(__name__)

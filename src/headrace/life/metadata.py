@@ -31,6 +31,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 import msgspec
 from typing_extensions import override
 
+from headrace.core.deployment import METADATA_GROUP
 from headrace.core.errors import (
     DataError,
     HeadraceError,
@@ -41,7 +42,7 @@ from headrace.core.errors import (
     UnavailableError,
     UsageError,
 )
-from headrace.core.files import METADATA_GROUP, decode_record, make_private_folder
+from headrace.core.files import decode_record, make_private_folder
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.core.plug_ins import loaded, plug_in

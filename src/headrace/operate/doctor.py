@@ -24,9 +24,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from headrace.core.clock import format_ms, to_ms
-from headrace.core.deployment import DEFAULT_HOME, SETTINGS, TRACEBACK_VARIABLE, Found, find, settings_file
+from headrace.core.deployment import (
+    DEFAULT_HOME,
+    SETTINGS,
+    TRACEBACK_VARIABLE,
+    Found,
+    find,
+    home_of,
+    metadata_url_of,
+    settings_file,
+)
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
-from headrace.core.files import home_of, metadata_url_of
 from headrace.operate.words import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -99,8 +107,8 @@ def in_force(home: Path | None, metadata: SecretUrl | None, graph: Graph | None)
 def _of_program(own: Settings) -> dict[str, str | int | None]:
     return {
         "home": own.home,
-        "metadata": own.metadata and own.metadata.text,
-        "snapshots": own.snapshots and own.snapshots.url,
+        "metadata": None if own.metadata is None else own.metadata.text,
+        "snapshots": None if own.snapshots is None else own.snapshots.url,
         "checkpoint_interval": own.checkpoint_interval_ms,
         "durability": own.durability,
         "drain_timeout": own.drain_timeout_ms,

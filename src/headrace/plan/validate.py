@@ -9,8 +9,8 @@ from typing import TypeVar
 from headrace.api.operators.join import SendToTable, TableJoin
 from headrace.api.operators.steps import SendTo
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
+from headrace.core.deployment import home_of
 from headrace.core.errors import DataError, PlanError
-from headrace.core.files import home_of
 from headrace.plan.model import a_cycle, reachable
 from headrace.plan.partitions import Facts, fillers_of_versions, input_nodes, streams_upstream, upstream
 from headrace.rows.dtypes import written

@@ -22,8 +22,8 @@ from headrace.coordinator.messages import Applied, SetAnswer, SetStartpoint, Sta
 from headrace.coordinator.publication import find_all
 from headrace.coordinator.startpoints import StartpointService
 from headrace.core.clock import Duration, WallClock, moment_ms, parse_moment, to_ms
+from headrace.core.deployment import home_of, metadata_url_of
 from headrace.core.errors import HeadraceError, UsageError
-from headrace.core.files import home_of, metadata_url_of
 from headrace.core.ids import Offset
 from headrace.life.changelogs import LastCommits as Committed
 from headrace.life.changelogs import apps_with_checkpoints, committed_in, found_in

@@ -39,8 +39,8 @@ from headrace.coordinator.messages import (
 from headrace.coordinator.publication import find_all, known_apps
 from headrace.coordinator.server import HOLD_MS
 from headrace.core.clock import Clock, Duration, to_ms
+from headrace.core.deployment import home_of, metadata_url_of
 from headrace.core.errors import DataError, FencedError, HeadraceError, UnavailableError, UsageError
-from headrace.core.files import home_of, metadata_url_of
 from headrace.core.log import Throttle, logger
 from headrace.core.worker import WorkerThread
 from headrace.life.metadata import MetadataStore

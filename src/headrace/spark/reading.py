@@ -28,8 +28,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
 from headrace.coordinator.messages import LIMIT_MAX, LIMIT_MS_MAX
+from headrace.core.deployment import home_of
 from headrace.core.errors import DataError, DeclarationError, FrameError, HeadraceError, StreamNotFoundError, UsageError
-from headrace.core.files import home_of
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.core.log import OFF, LogSettings, current_settings, logging_to
 from headrace.life.metadata import existing_metadata

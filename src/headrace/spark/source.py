@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from headrace.core.deployment import home_of
 from headrace.core.errors import UsageError
-from headrace.core.files import home_of
 from headrace.spark.reading import OPTION, BatchReader, ReadOptions, StreamSource, TableBatchReader, TableSource
 from headrace.spark.streaming import StreamingReader
 

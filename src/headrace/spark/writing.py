@@ -37,6 +37,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from headrace.core.deployment import home_of
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -47,7 +48,7 @@ from headrace.core.errors import (
     StreamNotFoundError,
     UsageError,
 )
-from headrace.core.files import home_of, make_private_folder, open_private, sync_folder, writing
+from headrace.core.files import make_private_folder, open_private, sync_folder, writing
 from headrace.core.ids import StreamId, check_id
 from headrace.core.log import logger
 from headrace.rows.given import concat_rows, given_rows

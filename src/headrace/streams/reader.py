@@ -21,8 +21,9 @@ from typing_extensions import override
 
 from headrace.api.descriptors import SystemLike
 from headrace.core.clock import Duration, to_ms
+from headrace.core.deployment import home_of
 from headrace.core.errors import DataError, FrameError, ProtocolError, UnavailableError, UsageError
-from headrace.core.files import UNREADABLE, home_of, readable
+from headrace.core.files import UNREADABLE, readable
 from headrace.core.frame import ControlMessage, Header, Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.core.log import is_milestone

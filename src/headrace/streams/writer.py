@@ -19,8 +19,8 @@ from typing import Self
 import polars as pl
 
 from headrace.api.descriptors import SystemLike
+from headrace.core.deployment import home_of
 from headrace.core.errors import StorageError, UsageError
-from headrace.core.files import home_of
 from headrace.core.frame import UNVERSIONED, Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId, check_id
 from headrace.rows.given import Rows, given_rows

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.files import home_of, metadata_url_of
+from headrace.core.deployment import home_of, metadata_url_of
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.deployment import metadata_url_of
 from headrace.core.errors import UnavailableError, UsageError
-from headrace.core.files import metadata_url_of
 from headrace.core.secrets import SecretUrl
 from headrace.kit.contracts import check_metadata
 from headrace.life.metadata import MemoryMetadata, Put, SqliteMetadata, existing_metadata, open_metadata, update

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -40,15 +41,17 @@ _LOGGERS = (
 
 
 class Collector:
-    """OpenTelemetry's collector, at the address in the environment. ``run`` distinguishes runs of the app."""
+    """OpenTelemetry's collector, at ``endpoint`` or the address in the environment. ``run`` distinguishes runs."""
 
-    def __init__(self, app: str, run: str, started_ms: int, *, metrics: bool, traces: bool) -> None:
+    def __init__(
+        self, app: str, run: str, started_ms: int, endpoint: str | None = None, *, metrics: bool, traces: bool
+    ) -> None:
         self._app = app
         self._run = run
         self._started = started_ms * _MS
         self._resource = _resource(app)
-        self._metrics = OTLPMetricExporter() if metrics else None
-        self._traces = OTLPSpanExporter() if traces else None
+        self._metrics = OTLPMetricExporter(_url(endpoint, "METRICS")) if metrics else None
+        self._traces = OTLPSpanExporter(_url(endpoint, "TRACES")) if traces else None
         self._quiet = _Quiet()
 
     def enter(self) -> None:
@@ -106,6 +109,13 @@ class Collector:
         whole = _number(16, self._app, self._run, str(version))
         own = _number(8, self._app, self._run, str(version), *where)
         return SpanContext(whole, own, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _url(endpoint: str | None, signal: str) -> str | None:
+    """The address for a signal. None: that of the environment, which may name one for this signal alone."""
+    if endpoint is None or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip():
+        return None
+    return f"{endpoint.rstrip('/')}/v1/{signal.lower()}"
 
 
 class _Quiet(logging.Filter):

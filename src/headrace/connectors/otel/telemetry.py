@@ -23,6 +23,7 @@ from headrace.coordinator.exposition import all_series
 from headrace.coordinator.messages import AppStatus, CommitParts, ExportStatus, Heartbeat, TaskStatus
 from headrace.coordinator.watchers import WatchedRun, Watcher
 from headrace.core.clock import Clock, WallClock
+from headrace.core.deployment import setting
 from headrace.core.log import Throttle, logger
 from headrace.core.metrics import BY_NAME
 from headrace.core.worker import WorkerThread
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.connectors.otel.collector import Collector
 
 _METRICS_EVERY_MS, _TRACES_EVERY_MS = 60_000, 5_000
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def asked(environ: Mapping[str, str]) -> Asked:
 
 
 def _wants(environ: Mapping[str, str], signal: str, problems: list[str]) -> bool:
-    places = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    places = (_ENDPOINT, f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     if not any(environ.get(place, "").strip() for place in places):
         return False
     exporters = environ.get(f"OTEL_{signal}_EXPORTER", "").strip() or "otlp"
@@ -265,10 +267,12 @@ class TelemetryThread(WorkerThread):
 
 
 class TelemetryWatcher(Watcher):
-    """OpenTelemetry as the coordinator has it: only if the environment asks for it."""
+    """OpenTelemetry as the coordinator has it: only if the environment or the deployment asks for it."""
 
     def __init__(self, plan: Plan, token: str) -> None:
-        self.hearer = self._telemetry = telemetry_asked_for()
+        place = setting("otel_endpoint", app=plan.graph.app)
+        self._endpoint: str | None = None if os.environ.get(_ENDPOINT, "").strip() else place
+        self.hearer = self._telemetry = telemetry_asked_for(os.environ | ({_ENDPOINT: place} if self._endpoint else {}))
 
     @override
     def threads(self, run: WatchedRun) -> Sequence[TelemetryThread]:
@@ -279,7 +283,9 @@ class TelemetryWatcher(Watcher):
         first, wanted = run.status(), self._telemetry.wanted
         name = f"{first.app}-{first.started_at}"
         try:
-            collector = Collector(first.app, name, first.started_at, metrics=wanted.metrics, traces=wanted.traces)
+            collector = Collector(
+                first.app, name, first.started_at, self._endpoint, metrics=wanted.metrics, traces=wanted.traces
+            )
         except Exception as error:  # noqa: BLE001 - whatever OpenTelemetry makes of its settings, the app runs
             said = "sending nothing to OpenTelemetry's collector, because its settings are wrong"
             _log.warning(said, error=str(error))
@@ -297,7 +303,7 @@ def telemetry_asked_for(environ: Mapping[str, str] = os.environ) -> Telemetry | 
     try:
         import_module("headrace.connectors.otel.collector")  # which takes a moment, and most apps don't need
     except ImportError:
-        said = "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry isn't installed here: sending nothing"
+        said = "OpenTelemetry's endpoint is set, but OpenTelemetry isn't installed here: sending nothing"
         _log.warning(said, hint='pip install "headrace[otel]", or set OTEL_SDK_DISABLED=true')
         return None
     return Telemetry(wanted)

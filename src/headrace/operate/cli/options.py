@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.core.deployment import DEFAULT_HOME, SETTINGS
-from headrace.core.files import home_of, metadata_url_of
+from headrace.core.deployment import DEFAULT_HOME, SETTINGS, home_of, metadata_url_of
 from headrace.core.secrets import SecretUrl
 from headrace.stores.snapshots import ObjectPlace, snapshots_of
 

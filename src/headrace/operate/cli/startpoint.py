@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from headrace.core.clock import parse_moment, utc_text
+from headrace.core.deployment import home_of, metadata_url_of
 from headrace.core.errors import UsageError
-from headrace.core.files import home_of, metadata_url_of
 from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import HOME, AsJson, Home, Metadata
 from headrace.operate.words import counted, format_bytes, moment

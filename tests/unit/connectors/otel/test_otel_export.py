@@ -290,6 +290,15 @@ def test_settings_that_make_no_sense_are_said_and_the_app_runs(
     assert collector.metrics == []
 
 
+def test_the_deployment_names_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with otlp_collector() as mine, otlp_collector() as of_metrics:
+        monkeypatch.setenv("HEADRACE_OTEL_ENDPOINT", f"{mine.endpoint}/")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{of_metrics.endpoint}/v1/metrics")
+        assert run_app(tmp_path).status().state == "finished"
+        assert (bool(mine.traces), bool(mine.metrics)) == (True, False)
+        assert (bool(of_metrics.traces), bool(of_metrics.metrics)) == (False, True)
+
+
 def test_without_an_endpoint_nothing_is_sent() -> None:
     assert telemetry_asked_for({}) is None
 
