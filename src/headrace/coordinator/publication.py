@@ -96,7 +96,7 @@ def find(metadata: MetadataStore, app: str, stage: str | None = None) -> Address
     what = f"app {app!r}" if stage is None else f"stage {stage!r} of app {app!r}"
     if not live:
         others = sorted({f"{a.app} {a.deployment}" for a in find_all(metadata)})
-        raise UsageError(
+        raise UnavailableError(
             f"{what} isn't running in {metadata.place}; running there: {', '.join(others) or 'nothing'}",
             hint="start it with `headrace run`, or name the home folder, or the metadata store, that it uses",
         )

@@ -108,10 +108,12 @@ def test_the_token_isnt_printed(store, coordinator):
 
 
 def test_an_app_that_isnt_running(store, coordinator):
-    with pytest.raises(UsageError, match=r"app 'app' isn't running in here; running there: nothing"):
+    with pytest.raises(UnavailableError, match=r"app 'app' isn't running in here; running there: nothing"):
         runs.find(store, "app")
     publish(store, coordinator)
-    with pytest.raises(UsageError, match=r"app 'other' isn't running in here; running there: app with all stages"):
+    with pytest.raises(
+        UnavailableError, match=r"app 'other' isn't running in here; running there: app with all stages"
+    ):
         runs.find(store, "other")
 
 
@@ -136,7 +138,7 @@ def test_different_stages_run_side_by_side(store, coordinator):
     assert runs.find(store, "app", "b").stages == ["b"]
     with pytest.raises(UsageError, match="runs as 2 deployments: with stage a; with stage b"):
         runs.find(store, "app")
-    with pytest.raises(UsageError, match="stage 'c' of app 'app' isn't running in"):
+    with pytest.raises(UnavailableError, match="stage 'c' of app 'app' isn't running in"):
         runs.find(store, "app", "c")
     one.close()
     assert runs.find(store, "app").stages == ["b"]

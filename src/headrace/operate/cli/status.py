@@ -340,12 +340,12 @@ def _address(store: MetadataStore, app: str, stage: str | None) -> Address:
 
     try:
         return find(store, app, stage)
-    except UsageError as error:
+    except UnavailableError as error:
         over = ended(store, app)
         if not over or stage is not None:
             raise
         how = "drained" if over[-1].drained and over[-1].state == "finished" else over[-1].state
-        raise UsageError(
+        raise UnavailableError(
             f"app {app!r} isn't running any more ({how}), so it has no live page",
             hint=f"see how it ended with headrace status {app}; start it with headrace run",
         ) from error

@@ -46,7 +46,7 @@ def test_a_running_app_has_a_page_and_is_on_the_page_with_all(cli, shop, tmp_pat
             (found,) = _deployed(store)
         assert (found.url, found.status.state) == (url, "running")
     ended = cli("dashboard", "shop", "--home", str(tmp_path))
-    assert ended.code == 2
+    assert ended.code == 1
     assert "app 'shop' isn't running any more (drained)" in ended.err
     with existing_metadata(tmp_path) as store:
         (shown,) = overview_of("here", _deployed(store), 0)["apps"]
