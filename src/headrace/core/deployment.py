@@ -162,6 +162,8 @@ def find(name: str, given: Any = None, app: str = "", program: Path | None = Non
     if text := os.environ.get(known.variable):
         return Found(known, _of_text(known, text, known.variable), known.variable)
     if text := _in_spark(known.in_spark):
+        if name == "master":
+            return Found(known, None, known.in_spark)  # which Spark knows itself
         return Found(known, _of_text(known, text, known.in_spark), known.in_spark)
     if (file := settings_file(program)) is not None:
         for table in (app, "") if app else ("",):

@@ -220,6 +220,9 @@ def check_options(master: object, containers: object, stages: object, conf: obje
         raise UsageError(f"stages={stages!r} is not a list of stages", hint=f"write stages=[{stages!r}]")
     if conf is not None and not isinstance(conf, Mapping):
         raise UsageError(f"conf={conf!r} has no keys", hint='write conf={"spark.executor.memory": "4g"}')
+    for key in conf if isinstance(conf, Mapping) else ():
+        if str(key).startswith("spark.headrace."):  # they are read before Spark starts
+            raise UsageError(f"conf= can't say {key}", hint="give it as an option, a variable, or to spark-submit")
 
 
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"

@@ -28,6 +28,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(one.variable, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "__headrace_app__", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace())  # whatever other tests have started
 
 
 @pytest.fixture
@@ -85,6 +86,15 @@ def test_each_setting_reaches_what_it_sets(monkeypatch: pytest.MonkeyPatch) -> N
     with existing_metadata(Path("nowhere"), None) as metadata:
         assert metrics_token(metadata, "shop") == "s3cret"
     assert "s3cret" not in f"{settings!r} {settings} {[find(name).shown for name in SETTINGS]}"
+
+
+def test_spark_that_runs_has_its_master(monkeypatch: pytest.MonkeyPatch, spark: Spark) -> None:
+    Path("headrace.toml").write_text('master = "local[3]"')
+    assert setting("master") == "local[3]"
+    spark(**{"spark.master": "yarn"})
+    assert setting("master") is None
+    monkeypatch.setenv("HEADRACE_MASTER", "local[4]")
+    assert setting("master") == "local[4]"
 
 
 def test_what_the_program_says_comes_before_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +215,8 @@ def test_the_file_is_the_one_of_the_program_named_by_a_command(tmp_path: Path) -
     (tmp_path / "app" / "headrace.toml").write_text('log_level = "debug"')
     assert settings_file() is None
     assert find("log_level", program=Path("app/pipeline.py")).value == "debug"
+
+
+def test_settings_of_spark_that_are_given_when_they_have_been_read_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"conf= can't say spark\.headrace\.containers"):
+        options(conf={"spark.headrace.containers": "4"})

@@ -79,7 +79,6 @@ def take_context(app_name: str, master: str | None, conf: Mapping[str, str]) -> 
     with _OPENING:
         is_new = SparkContext._active_spark_context is None
         context = open_context(app_name, master, conf)
-        _check_names(context)
         if is_new or context in _users:
             _users[context] = _users.get(context, 0) + 1
         return context
@@ -160,9 +159,9 @@ def said_to_spark(key: str) -> str | None:
     return conf_of(context).get(key, None)
 
 
-def _check_names(context: SparkContext) -> None:
+def _check_names(conf: SparkConf) -> None:
     """Raise ``UsageError`` for a setting ``spark.headrace...`` that there isn't."""
-    jconf: Any = conf_of(context)._jconf
+    jconf: Any = conf._jconf
     for pair in jconf.getAllWithPrefix("spark.headrace."):
         check_known(pair._1(), f"spark.headrace.{pair._1()}")
 
@@ -201,6 +200,7 @@ def _complete(
         conf.set("spark.sql.warehouse.dir", folder.toURI().toString())
     for key, value in (dict(asked) | (settings.required() if hosts else {})).items():
         conf.set(key, value)
+    _check_names(conf)
     return conf
 
 
@@ -215,6 +215,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
         )
     if context in _suitable:
         return
+    _check_names(conf_of(context))
     if wrong := settings.wrong_settings(current, conf_of(context).get):
         raise InfrastructureError(
             "containers can't run in the Spark session that is already running:\n    " + "\n    ".join(wrong),
