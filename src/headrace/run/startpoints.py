@@ -408,8 +408,8 @@ def open_startpoints(
     """Open the startpoints of an app, to look at them and to change them.
 
     ``app`` is the app or its name. With a name, only the facts recorded at its last start are known. ``home`` is by
-    default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``, and ``metadata``, the URL of
-    a metadata store outside of the home, that of the app, or the environment variable ``HEADRACE_METADATA``.
+    default that of the app, the deployment's (see the page "Settings"), or ``.headrace``, and ``metadata``, the URL of
+    a metadata store outside of the home, that of the app or of the deployment.
 
     Examples
     --------

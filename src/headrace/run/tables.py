@@ -266,8 +266,8 @@ class TableReader:
     The rows of one task are of one commit, which ``versions`` names; those of two tasks may be of different ones. After
     an error whose ``retry`` is true the next call may succeed: the reader finds an app that was restarted.
 
-    ``home`` is by default the environment variable ``HEADRACE_HOME``, or ``.headrace``. ``metadata`` is the URL of the
-    app's metadata store, if that isn't in the home; by default the environment variable ``HEADRACE_METADATA``.
+    ``home`` is by default the deployment's (see the page "Settings"), or ``.headrace``. ``metadata`` is the URL of the
+    app's metadata store, if that isn't in the home; by default the deployment's.
     ``timeout`` is how long a read may take; at most 30 s.
 
     Examples

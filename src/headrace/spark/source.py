@@ -83,8 +83,8 @@ def register(spark: SparkSession, home: str | Path | None = None) -> None:
 
     Spark finds it by itself where Headrace is installed. Registering also says which Python to start on one machine,
     and where the log is, for readers and writers without the option ``home``: the processes that Spark starts don't
-    know the driver's folder and environment. By default ``home`` is ``$HEADRACE_HOME``, or ``.headrace``, with their
-    present values.
+    know the driver's folder and environment. By default ``home`` is the deployment's, or ``.headrace``, as it is at
+    this moment.
 
     Examples
     --------

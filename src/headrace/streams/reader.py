@@ -311,7 +311,7 @@ def read_stream(
         What to do about a record that can't be read: ``"skip"`` leaves it out and warns (``warnings.warn``) with its
         place, ``"fail"`` raises ``FrameError``. Spark always fails.
     home
-        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        The folder of the log. By default the deployment's (see the page "Settings"), or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
     as_
@@ -387,7 +387,7 @@ class StreamReader:
         What to do about a record that can't be read: ``"skip"`` leaves it out and warns (``warnings.warn``) with its
         place, ``"fail"`` raises ``FrameError``.
     home
-        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        The folder of the log. By default the deployment's (see the page "Settings"), or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 

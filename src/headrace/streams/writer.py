@@ -200,7 +200,7 @@ def create_stream(
         One column or several, by which all writers choose the partition of a row. Apps that read the stream can keep
         state by this key without ``partition_by``. By default each writer may have a key of its own.
     home
-        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        The folder of the log. By default the deployment's (see the page "Settings"), or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
@@ -233,7 +233,7 @@ def add_columns(name: str, schema: object, *, home: str | Path | None = None, sy
     schema
         The columns to add: a dict of Polars types, or a dataclass. The stream may have some of them already.
     home
-        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        The folder of the log. By default the deployment's (see the page "Settings"), or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
@@ -266,7 +266,7 @@ class StreamWriter:
         One column or several: rows of one key go to one partition. By default the key with which the stream was
         created; without one, batches go to the partitions in turn.
     home
-        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+        The folder of the log. By default the deployment's (see the page "Settings"), or ``.headrace``.
     system
         The system that has the stream, if not that log, such as ``hr.io.kafka_log(...)``.
 
