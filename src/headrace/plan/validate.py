@@ -16,6 +16,7 @@ from headrace.plan.partitions import Facts, fillers_of_versions, input_nodes, st
 from headrace.rows.dtypes import written
 from headrace.rows.hashing import hash_kind
 from headrace.rows.schema import Schema
+from headrace.rows.text import as_parsed
 from headrace.systems.base import StreamInfo
 from headrace.systems.shape import partitioned
 
@@ -260,12 +261,14 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
         _check_written(spec, spec.schema, info)
         return
     try:
-        spec.schema.conform(Schema(info.columns).empty())
+        there = as_parsed(info.columns, spec.schema.columns) if info.parsed else info.columns
+        spec.schema.conform(Schema(there).empty())
     except DataError as error:
         missing = [name for name in spec.schema.columns if name not in info.columns]
-        hint = f"{error.hint or ''}{' or ' if error.hint else ''}"
+        hint = error.hint or ""
         if missing:
             dtype = written(spec.schema.columns[missing[0]])
+            hint += " or " if hint else ""
             hint += f"add it to the stream: headrace stream add-column {spec.stream.name} '{missing[0]}:{dtype}'"
         raise PlanError(
             f"{_the(spec)} doesn't match what the app declares: {error.message}", hint=hint or None

@@ -174,7 +174,7 @@ def _parse_datetimes(series: pl.Series, expected: pl.Datetime) -> pl.Series:
 
 
 # -- bounds ------------------------------------------------------------------------------------------
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_A_DAY = 86_400
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
@@ -258,7 +258,7 @@ def _bounds(dtype: object) -> tuple[int, int] | None:
     if isinstance(dtype, pl.Date):
         return _FIRST_DAY, _LAST_DAY
     if isinstance(dtype, pl.Duration):
-        most = timedelta.max.days * _SECONDS_A_DAY * _PER_SECOND[dtype.time_unit]
+        most = timedelta.max.days * _SECONDS_A_DAY * PER_SECOND[dtype.time_unit]
         return -most, most
     if isinstance(dtype, pl.Datetime):
         return _moments(dtype.time_unit, dtype.time_zone)
@@ -287,7 +287,7 @@ def _moments(unit: str, zone: str | None) -> tuple[int, int]:
     if zone is not None:
         first += max(-_offset_s(zone, datetime.min), 0)
         after -= max(_offset_s(zone, datetime.max), 0)
-    return first * _PER_SECOND[unit], after * _PER_SECOND[unit] - 1
+    return first * PER_SECOND[unit], after * PER_SECOND[unit] - 1
 
 
 def _offset_s(zone: str, moment: datetime) -> int:

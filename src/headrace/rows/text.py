@@ -32,17 +32,17 @@ from msgspec import Meta
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.core.files import UNREADABLE
-from headrace.rows.casting import holds, with_exact_digits
+from headrace.rows.casting import PER_SECOND, CastSafety, cast_safety, holds, with_exact_digits
 from headrace.rows.dtypes import Columns, instantiate
 from headrace.rows.pieces import RowsUnreadable
 from headrace.rows.values import column
 
 # -- wire --------------------------------------------------------------------------------------------
 _WIDE: Sequence[tuple[tuple[type[pl.DataType], ...], pl.DataType]] = (
-    ((pl.Int8, pl.Int16, pl.Int32, pl.Duration), pl.Int64()),
+    ((pl.Int8, pl.Int16, pl.Int32), pl.Int64()),
     ((pl.UInt8, pl.UInt16, pl.UInt32), pl.UInt64()),
     ((pl.Float32,), pl.Float64()),
-    ((pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time), pl.String()),
+    ((pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time, pl.Duration), pl.String()),
 )
 
 
@@ -72,7 +72,7 @@ def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
 
 def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
     # A cast alone can't read these types from text, or reads them too generously.
-    if not holds(dtype, (pl.Binary, pl.Time, pl.Decimal)):
+    if not holds(dtype, (pl.Binary, pl.Time, pl.Decimal, pl.Duration)):
         return values.cast(dtype)
     match dtype:
         case pl.Decimal():
@@ -82,12 +82,48 @@ def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
             return values.str.decode("base64")
         case pl.Time():
             return values.str.to_time()
+        case pl.Duration():
+            return _durations(values, dtype)
         case pl.List() | pl.Array():
             return values.list.eval(_from_wire(pl.element(), dtype.inner)).cast(dtype)
         case pl.Struct():
             fields = [_from_wire(pl.field(field.name), field.dtype) for field in dtype.fields]
             return values.struct.with_fields(fields)
     raise TypeError(f"{dtype} isn't parsed")
+
+
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DAYS, _HOURS, _MINUTES, _WHOLE = (rf"(?<{name}>\d{{1,18}})" for name in _SECONDS)
+_DURATION = rf"^(?<sign>-?)P(?:{_DAYS}D)?(?:T(?:{_HOURS}H)?(?:{_MINUTES}M)?(?:{_WHOLE}(?:\.(?<f>\d{{1,9}}))?S)?)?$"
+_NS = 1_000_000_000
+
+
+def _durations(text: pl.Expr, dtype: pl.Duration) -> pl.Expr:
+    """Of ISO 8601, or whole numbers in the unit of the type. The cast fails for all other text."""
+    part = text.str.extract_groups(_DURATION).struct
+    there = [part.field(name).cast(pl.Int128) for name in _SECONDS]
+    whole = pl.sum_horizontal(count * seconds for count, seconds in zip(there, _SECONDS.values(), strict=True))
+    nanoseconds = whole * _NS + part.field("f").str.pad_end(9, "0").cast(pl.Int128).fill_null(0)
+    unit = _NS // PER_SECOND[dtype.time_unit]
+    readable = pl.any_horizontal(count.is_not_null() for count in there) & (nanoseconds % unit == 0)
+    number = part.field("sign") + (nanoseconds // unit).cast(pl.String)
+    return pl.when(~readable).then(text).otherwise(number).cast(pl.Int64).cast(dtype)
+
+
+def as_parsed(found: Columns, declared: Columns) -> Columns:
+    """The columns of text that looks like the types ``found``, as declared wherever text of that look can be parsed."""
+    fits = {name for name, dtype in declared.items() if name in found and _may_be(found[name], _wire(dtype))}
+    return {name: declared[name] if name in fits else dtype for name, dtype in found.items()}
+
+
+def _may_be(found: Any, wire: Any) -> bool:
+    match found, wire:
+        case pl.List(), pl.List():
+            return _may_be(instantiate(found.inner), instantiate(wire.inner))
+        case pl.Struct(), pl.Struct():
+            types = {field.name: instantiate(field.dtype) for field in wire.fields}
+            return all(_may_be(instantiate(f.dtype), types[f.name]) for f in found.fields if f.name in types)
+    return wire == pl.String or cast_safety(found, wire) is not CastSafety.NEVER
 
 
 def why_unreadable(error: pl.exceptions.PolarsError) -> str:

@@ -154,7 +154,8 @@ class StreamInfo:
     don't know them yet. ``bounded``: the stream ends. ``until_caught_up``: it doesn't, but a run stops when it has read
     what existed at its start. ``until_offset``: a stream of rows that can be read up to any offset of its extents.
     ``identity`` distinguishes it from a later stream of its name, if the system has such ids. ``key``: a row is in the
-    partition that ``rows.hashing`` gives for these columns; empty if that isn't promised.
+    partition that ``rows.hashing`` gives for these columns; empty if that isn't promised. ``parsed``: the rows are text
+    that is parsed as the declared types, and ``columns`` have the types that it looks like.
     """
 
     name: str
@@ -166,6 +167,7 @@ class StreamInfo:
     until_offset: bool = False
     identity: str = ""
     key: tuple[str, ...] = ()
+    parsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from headrace.api.operators.steps import Filter, Input, PartitionBy, SendTo
 from headrace.api.specs import Node
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan
+from headrace.rows.schema import Schema
 from headrace.systems.base import StreamInfo
 from headrace.systems.registry import SystemSpec
 
@@ -113,6 +114,36 @@ def test_an_input_with_more_columns_or_narrower_ones_is_read():
     app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
     app.facts["s"] = StreamInfo("s", 4, {"more": pl.Date(), "k": pl.String(), "ts": pl.Int32()})
     assert app.counts()["s"] == 4
+
+
+LOOK = {
+    "b": pl.String(), "t": pl.String(), "w": pl.Int64(), "zip": pl.Int64(), "f": pl.Float64(),
+    "l": pl.List(pl.String()), "s": pl.Struct({"x": pl.String(), "more": pl.Int64()}), "more": pl.String(),
+}  # fmt: skip
+PARSED = {
+    "b": pl.Binary(), "t": pl.Time(), "w": pl.Duration("ms"), "zip": pl.String(), "f": pl.Float32(),
+    "l": pl.List(pl.Date()), "s": pl.Struct({"x": pl.Binary(), "missing": pl.Int8()}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARSED)
+def test_text_is_parsed_as_the_declared_types_whatever_it_looks_like(name: str):
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=Schema({"k": pl.String(), name: PARSED[name]}))
+    app.facts["s"] = StreamInfo("s", 4, {"k": pl.String(), **LOOK}, parsed=True)
+    assert app.counts()["s"] == 4
+    app.facts["s"] = replace(app.facts["s"], parsed=False)
+    assert f"doesn't match what the app declares: column '{name}'" in error_of(app)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("l", pl.Int64()), ("zip", pl.Date()), ("s", pl.List(pl.Int64()))])
+def test_text_that_cannot_be_parsed_as_declared(name: str, dtype: pl.DataType):
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=Schema({"k": pl.String(), name: dtype}))
+    app.facts["s"] = StreamInfo("s", 4, {"k": pl.String(), **LOOK}, parsed=True)
+    error = error_of(app)
+    assert f"doesn't match what the app declares: column '{name}'" in error
+    assert error.endswith("in the program that writes it")
 
 
 def test_an_output_that_holds_something_else():

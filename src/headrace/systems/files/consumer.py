@@ -240,7 +240,7 @@ class Reader(Look):
 
     def open(self, entry: Entry, wanted: Wanted) -> rowfile.RowFile:
         self._check(entry)
-        format = self._format(entry.path)
+        format = self.format_of(entry.path)
         if format == "parquet":
             names = None if wanted.declared is None or wanted.whole else wanted.declared.keys()
             if isinstance(self.storage, LocalStorage):
@@ -258,7 +258,7 @@ class Reader(Look):
             raise
 
     def columns(self, entry: Entry) -> Columns:
-        format = self._format(entry.path)
+        format = self.format_of(entry.path)
         if format == "parquet":
             if isinstance(self.storage, LocalStorage):
                 return rowfile.parquet_columns(entry.path, entry.path)
@@ -286,7 +286,7 @@ class Reader(Look):
             return rowfile.read_header(beginning, self.form, list(columns)) or list(columns)
 
     def _text(self, entry: Entry) -> rowfile.TextFile:
-        csv = self._format(entry.path) == "csv"
+        csv = self.format_of(entry.path) == "csv"
         source = rowfile.open_source(self.storage, entry, self.form.encoding if csv else rowfile.UTF_8)
         try:
             return rowfile.TextFile(
@@ -307,12 +307,12 @@ class Reader(Look):
         return lines
 
     def _quote(self, path: str) -> bytes | None:
-        quote = self.form.quote if self._format(path) == "csv" else None
+        quote = self.form.quote if self.format_of(path) == "csv" else None
         return None if quote is None else quote.encode()
 
     def _grows(self, path: str) -> bool:
         """Whether the file is of a kind that programs append to, and that can be read from anywhere."""
-        format = self._format(path)
+        format = self.format_of(path)
         plain = format == "jsonl" or (format == "csv" and self.form.encoding == rowfile.UTF_8)
         return plain and self.storage.samples and compression_of(path) is None
 
@@ -320,7 +320,7 @@ class Reader(Look):
         found = self.storage.find(entry.path)
         return not isinstance(found, Found) or not self._same(entry, found)
 
-    def _format(self, path: str) -> str:
+    def format_of(self, path: str) -> str:
         return self.format or SUFFIXES.get(suffix_of(path), "csv")
 
     def _check(self, entry: Entry) -> None:

@@ -392,7 +392,7 @@ def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
 
 def check_writable(path: str, columns: Columns) -> None:
     for name, dtype in columns.items():
-        if dtype.is_nested() or isinstance(dtype, pl.Duration):
+        if dtype.is_nested():
             what = f"{path}: CSV can't hold column {name!r} of type {dtype}"
             raise DeclarationError(what, hint="use Parquet or JSON lines")
 

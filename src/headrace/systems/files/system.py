@@ -54,7 +54,10 @@ class FilesAdmin(UnwatchedAdmin):
         found = self._files.columns_of(listed)
         columns = None if found is None else dict(found)
         until_caught_up = self._files.new_files == "next_run"
-        return StreamInfo(stream, listed.partitions, columns, bounded=bounded, until_caught_up=until_caught_up)
+        parsed = self._files.is_parsed(listed)
+        return StreamInfo(
+            stream, listed.partitions, columns, bounded=bounded, until_caught_up=until_caught_up, parsed=parsed
+        )
 
     @override
     def create(
@@ -276,10 +279,18 @@ class FilesSystem(RowSystem):
     def columns_of(self, listed: file_list.FileList) -> Columns | None:
         if self.columns is not None:
             return self.columns
-        first = next((entries[0] for entries in listed.places if entries), None)
+        first = _first(listed)
         if first is None or not self.csv.header or self._reader.replaced(first):
             return None
         return self._reader.columns(first) or None
+
+    def is_parsed(self, listed: file_list.FileList) -> bool:
+        first = _first(listed)
+        return self.columns is None and first is not None and self._reader.format_of(first.path) != "parquet"
+
+
+def _first(listed: file_list.FileList) -> file_list.Entry | None:
+    return next((entries[0] for entries in listed.places if entries), None)
 
 
 def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:

@@ -153,7 +153,8 @@ class FilesTarget(Target):
                 file.write(encode_lines(rows))
                 file.flush()
             case "csv":
-                rows.with_columns(pl.selectors.binary().bin.encode("base64")).write_csv(file.name)
+                spelled = pl.selectors.binary().bin.encode("base64"), pl.selectors.duration().dt.to_string("iso")
+                rows.with_columns(*spelled).write_csv(file.name)
             case other:
                 raise DeclarationError(f"{file.name}: unknown format {other!r}")
 

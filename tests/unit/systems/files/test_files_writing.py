@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from files_harness import read, rows_of, ssp, table
 
+import headrace as hr
 from headrace.core.errors import DataError, DeclarationError, StorageError, UsageError
 from headrace.systems.files.system import FilesSystem
 
@@ -141,6 +142,8 @@ TYPES: dict[str, tuple[pl.DataType, object]] = {
     "moment": (pl.Datetime("us"), dt.datetime(2024, 1, 1, 1, 2, 3, 4)),
     "zoned": (pl.Datetime("ms", "UTC"), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
     "clock": (pl.Time(), dt.time(1, 2, 3)),
+    "took": (pl.Duration("us"), dt.timedelta(days=-1, microseconds=1)),
+    "waits": (pl.List(pl.Duration("ms")), [dt.timedelta(seconds=1.5), None, dt.timedelta()]),
     "price": (pl.Decimal(10, 2), Decimal("1.50")),
     "color": (pl.Enum(["red"]), "red"),
     "raws": (pl.List(pl.Binary()), [b"\xff", None]),
@@ -162,6 +165,22 @@ def test_text_keeps_every_value_that_it_can_hold(tmp_path: Path, format: str, na
     system.admin().create("out", 1, dict(rows.schema))
     system.target("out").publish(WRITER, 1, [rows])
     assert rows_of(read(system)[0]) == rows.rows()
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_an_app_reads_back_what_an_app_wrote(tmp_path: Path, format: str) -> None:
+    kept = {name: both for name, both in TYPES.items() if format == "jsonl" or not both[0].is_nested()}
+    columns = {name: dtype for name, (dtype, _) in kept.items()}
+    rows = pl.DataFrame({name: [value, None] for name, (_, value) in kept.items()}, schema=columns)
+    rows.write_parquet(tmp_path / "first.parquet")
+    source = hr.io.files(str(tmp_path / "first.parquet"))
+    for number, form in enumerate((format, "parquet")):
+        app = hr.App(f"copy-{number}", home=tmp_path / "home")
+        target = tmp_path / f"out-{number}"
+        app.input("in", columns, system=source).send_to(app.output("out", system=hr.io.files(str(target), format=form)))
+        app.run(local=True, progress=False)
+        source = hr.io.files(str(target))
+    assert pl.read_parquet(tmp_path / "out-1" / "*.parquet").select(rows.columns).rows() == rows.rows()
 
 
 def test_what_a_format_cannot_hold_is_reported(tmp_path: Path) -> None:
