@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Container, Iterable, Mapping
 
+from headrace.core.errors import DeclarationError
+
 _PARTITION = 'partition_by("key", id="by-key")'
 _WINDOW = 'window(hr.tumbling("10s"), key="key", id="per-10s")'
 _COUNT = f"{_WINDOW}.agg(n=pl.len())"
@@ -163,6 +165,13 @@ def missing(
         return AttributeError(f"{text}: {advice}" if _BROKER in advice else f"{text}; write {advice}")
     close = difflib.get_close_matches(name, [one for one in known if not one.startswith("_")], n=1)
     return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
+
+
+def not_a_join(*options: str) -> DeclarationError:
+    """The error for ``merge(other, on="key")``, which in pandas joins."""
+    what = f"it takes streams and no {options[0]}=" if options else "it takes streams only"
+    advice = f"to combine messages of a key, write {_JOIN}, or join(table)"
+    return DeclarationError(f"{what}, and its result has the messages of all of them, as they are", hint=advice)
 
 
 def indexed(index: object) -> TypeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NoReturn, final, overload
+from typing import TYPE_CHECKING, Literal, Never, NoReturn, final, overload
 
 import polars as pl
 
@@ -27,7 +27,7 @@ from headrace.api.operators.spec import OnError, after_merge
 from headrace.api.operators.steps import LATE, Broadcast, Merge, PartitionBy, SideOutput
 from headrace.api.operators.task import add_task
 from headrace.api.operators.window import Timing, deduplicate_step, drop_late_step, late_target, window_step
-from headrace.api.other_names import STREAM, indexed, missing
+from headrace.api.other_names import STREAM, indexed, missing, not_a_join
 from headrace.api.specs import Panes, Trigger, WindowShape
 from headrace.api.tasks import Task
 from headrace.core.clock import Duration
@@ -51,8 +51,10 @@ class Stream(Changing):
 
     __slots__ = ()
 
-    def merge(self, *streams: Stream) -> Stream:
-        """Merge with other ``streams``: flows that have the same columns.
+    def merge(self, *streams: Stream, **joining: Never) -> Stream:
+        """Merge with other ``streams``: the result has the messages of all. The flows have the same columns.
+
+        ``join`` combines messages of a key instead. So ``on=`` and other ``joining`` options are refused, with a hint.
 
         Examples
         --------
@@ -60,6 +62,8 @@ class Stream(Changing):
         """
         with Declaring("merge") as here:
             others = list(streams)
+            if joining or any(isinstance(other, str | list) for other in others[1:]):
+                raise not_a_join(*joining)
             if not others:
                 raise DeclarationError("merge() needs at least one other stream", hint="pass the streams to merge with")
             for other in others:

@@ -42,3 +42,21 @@ def test_merging_nothing_or_no_stream(views: hr.Stream) -> None:
         views.merge()
     with pytest.raises(hr.errors.DeclarationError, match="must be a stream, not str views"):
         views.merge("views")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "joining", [{"on": "member"}, {"how": "left", "on": "member"}, {"left_on": "a", "right_on": "b"}]
+)
+def test_merge_with_the_options_of_a_join_names_join(views: hr.Stream, joining: dict[str, str]) -> None:
+    with pytest.raises(
+        hr.errors.DeclarationError, match=f"merge: it takes streams and no {next(iter(joining))}="
+    ) as caught:
+        views.merge(views, **joining)  # type: ignore[arg-type]
+    assert caught.value.hint == (
+        'to combine messages of a key, write join(other, on="key", within="5m", id="pairs"), or join(table)'
+    )
+
+
+def test_merge_by_a_key_in_its_place_names_join(views: hr.Stream) -> None:
+    with pytest.raises(hr.errors.DeclarationError, match=r"it takes streams only, (?s:.*) write join\(other"):
+        views.merge(views, "member")  # type: ignore[arg-type]
