@@ -91,7 +91,7 @@ def rules() -> Iterator[Mapping[str, object]]:
 def test_an_alert_is_on_metrics_that_exist(rule: dict[str, dict[str, str]]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("warning", "critical")
-    assert set(rule["annotations"]) == {"summary", "description"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     check_expression(str(rule["expr"]), " ".join(rule["annotations"].values()))
 
 
