@@ -97,7 +97,7 @@ class Draft:
         if taken is not None:
             raise DeclarationError(
                 f"{taken[0]} at {taken[1]} already has the id {name!r}",
-                hint="ids of streams, tables and steps are unique in an app; choose another",
+                hint=f"ids of streams, tables and steps are unique in an app; {_another(name, what, taken[0])}",
             )
         self._claims[name] = (what, location)
         return name
@@ -295,6 +295,18 @@ class Draft:
                 f"the input {source.id!r} (at {source.location}) is the side input of a table only",
                 hint="join the table instead",
             )
+
+
+def _another(id_: str, what: str, owner: str) -> str:
+    """What to write in place of an id that is taken. State is dropped and renamed by id, so an id has one meaning."""
+    match what.removeprefix("an ").removeprefix("a "):
+        case ("input" | "output") as kind if owner not in ("an input", "an output"):
+            return f'write app.{kind}("{id_}-{kind}", physical="{id_}"), which keeps the name of the stream'
+        case ("input" | "output" | "table") as kind:
+            return f'write app.{kind}("{id_}-{kind}"), or use what was declared there'
+        case kind if " " not in kind:
+            return f'write id="{id_}-{kind.replace("_", "-")}"'
+    return "choose another"
 
 
 # -- table checks ------------------------------------------------------------------------------------

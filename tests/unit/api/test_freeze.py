@@ -1,5 +1,8 @@
 """graph(): the app as frozen data. Unused parts are left out, and unfinished ones are refused."""
 
+import re
+from collections.abc import Callable
+
 import polars as pl
 import pytest
 
@@ -76,6 +79,34 @@ def test_a_user_s_id_and_a_derived_one_don_t_meet(app: hr.App, views: hr.Stream)
     views.drop("ms")
     with pytest.raises(hr.errors.DeclarationError, match=r"another step at .* already has the id 'drop-1'"):
         views.partition_by("member", id="drop-1")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "advice"),
+    [
+        ("step", "output", 'app.output("sessions-output", physical="sessions")'),
+        ("table", "input", 'app.input("sessions-input", physical="sessions")'),
+        ("output", "step", 'id="sessions-deduplicate"'),
+        ("output", "table", 'app.table("sessions-table")'),
+    ],
+)
+def test_an_id_with_two_owners_is_refused_where_both_are_named_and_the_hint_can_be_followed(
+    app: hr.App, views: hr.Stream, first: str, second: str, advice: str
+) -> None:
+    declare: dict[str, Callable[[str, str | None], object]] = {
+        "step": lambda name, _: views.deduplicate("member", within="1h", id=name).sink(print),
+        "output": lambda name, physical: app.output(name, physical=physical),
+        "input": lambda name, physical: app.input(name, physical=physical),
+        "table": lambda name, _: app.table(name, key="member"),
+    }
+    declare[first]("sessions", None)
+    with pytest.raises(
+        hr.errors.DeclarationError, match=r"test_freeze\.py:\d+ already has the id 'sessions'"
+    ) as caught:
+        declare[second]("sessions", None)
+    assert advice in str(caught.value.hint)
+    names = re.findall('"([^"]+)"', advice)
+    declare[second](names[0], names[-1])
 
 
 def test_the_output_of_dead_letters_has_their_columns(app: hr.App) -> None:
