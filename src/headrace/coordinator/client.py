@@ -108,9 +108,9 @@ class CoordinatorClient(CoordinatorCalls):
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
                     raise self._gone(path, why) from why
                 if tries == 1:  # once per call, because the line above or the error reports the end
-                    _log.warning(
-                        "the coordinator doesn't answer; trying again", url=self._url, path=path, error=str(why)
-                    )
+                    left_s = round(deadline - time.monotonic() + self._timeout_s)
+                    facts = {"url": self._url, "path": path, "at_most_s": left_s, "error": str(why)}
+                    _log.warning("the coordinator doesn't answer; trying again", **facts)
                 tries += 1
                 self._closing.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)

@@ -110,6 +110,7 @@ def test_a_coordinator_that_is_away_for_a_while_is_reported_once_and_when_it_ans
     assert (away.levelname, away.getMessage()) == ("WARNING", "the coordinator doesn't answer; trying again")
     assert (back.levelname, back.getMessage(), back.tries) == ("INFO", "the coordinator answers again", 4)
     assert "busy" in away.error
+    assert away.at_most_s in (14, 15)
     assert "the token" not in str(vars(away))
 
 

@@ -102,12 +102,15 @@ def set_(
         answer = points.preview(name, point, partition=partition, task=task)
     else:
         answer = points.set(name, point, partition=partition, task=task, apply=apply, note=note)
-    states = _wait(points, answer) if apply and not dry_run else []
+    states, interrupted = _wait(points, answer, as_json) if apply and not dry_run else ([], False)
     if as_json:
         data: dict[str, Any] = msgspec.to_builtins(answer)
         print_json(data | {"dryRun": dry_run, "states": msgspec.to_builtins(states)})
     else:
         _print_answer(answer, states, dry_run=dry_run)
+    if interrupted:
+        print_note("interrupted; the startpoint stays set, and the tasks go on with it")
+        raise typer.Exit(Exit.INTERRUPTED)
     if any(state.state == "failed" for state in states):
         raise typer.Exit(Exit.FAILED)
 
@@ -281,15 +284,21 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return name, int(number)
 
 
-def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
+def _wait(points: Startpoints, answer: SetAnswer, quiet: bool) -> tuple[list[StartpointState], bool]:
+    """The states when all are done or the time is over, and whether Ctrl-C came before."""
+    from headrace.run.coordinated import Interrupt
+
     wanted = {state.startpoint.id for state in answer.written}
     deadline = time.monotonic() + _APPLY_S
-    while True:
-        found = [state for state in points.list(done=True) if state.startpoint.id in wanted]
-        waiting = any(state.state in ("pending", "ordered", "applied") for state in found)
-        if not waiting or time.monotonic() > deadline:
-            return found
-        time.sleep(_POLL_S)
+    with Interrupt() as interrupt:
+        if not quiet:
+            print_note(f"waiting until the tasks have applied it, for {_APPLY_S:.0f} seconds at most")
+        while True:
+            found = [state for state in points.list(done=True) if state.startpoint.id in wanted]
+            waiting = any(state.state in ("pending", "ordered", "applied") for state in found)
+            if not waiting or interrupt.requested or time.monotonic() > deadline:
+                return found, waiting and interrupt.requested
+            interrupt.wait(_POLL_S)
 
 
 def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, UnavailableError, UsageError
-from headrace.operate.cli.console import print_json, print_line, print_note, print_result, print_table
+from headrace.operate.cli.console import Exit, print_json, print_line, print_note, print_result, print_table
 from headrace.operate.cli.options import HOME, AppOrAll, AsJson, Home, Metadata
 from headrace.operate.cli.startpoint import WhichApp, opened
 from headrace.operate.words import format_bytes, moment
@@ -178,7 +178,7 @@ def drain(
     without an error.
     """
     from headrace.coordinator.publication import ended, find, find_all
-    from headrace.core.clock import to_ms
+    from headrace.core.clock import format_ms, to_ms
     from headrace.core.errors import UnavailableError, UsageError
     from headrace.life.metadata import existing_metadata
     from headrace.run.coordinated import Interrupt
@@ -188,14 +188,18 @@ def drain(
         found = [] if stage is not None else find_all(store, app)
         addresses = found or [find(store, app, stage)]  # it says what is wrong if there is none
         for address in addresses:
-            with closing(address.client()) as client:
+            with closing(address.client(patience_s=min(10.0, limit_ms / 1000))) as client:
                 client.drain()
             if not as_json:
-                print_note(f"{app} {address.deployment} drains")
+                until = f"; waiting until it has ended, for {format_ms(limit_ms)} at most" if wait else ""
+                print_note(f"{app} {address.deployment} drains{until}")
         clock, runs = WallClock(), {address.run for address in addresses}
         deadline_ms = clock.monotonic_ms() + limit_ms
         while wait and runs & {address.run for address in find_all(store, app)}:
-            if interrupt.requested or clock.monotonic_ms() >= deadline_ms:
+            if interrupt.requested:
+                print_note(f"interrupted; {app} goes on draining: headrace status {app} shows how far it is")
+                raise typer.Exit(Exit.INTERRUPTED)
+            if clock.monotonic_ms() >= deadline_ms:
                 raise UnavailableError(f"{app} is still draining", hint=f"look: headrace status {app}")
             interrupt.wait(_AGAIN_S)
         started = {address.started_at for address in addresses} if wait else set()
@@ -275,6 +279,8 @@ def peek(
     with closing(address.client(timeout_s=10.0, patience_s=0)) as client, Interrupt() as interrupt:
         status = client.status()
         found = look(client.ask, status, step, id_, stage)
+        if not (as_json or found.over):
+            print_note(f"waiting for messages of step {step!r}, for ten seconds at most")
         while not found.over and not interrupt.requested:
             interrupt.wait(_AGAIN_S)
             found = look(client.ask, status, step, id_, stage)
@@ -282,8 +288,10 @@ def peek(
         print_json([{"@task": task, **dict(zip(found.columns, row, strict=True))} for task, row in found.rows])
     elif found.rows:
         print_table(["@task", *found.columns], [[task, *row] for task, row in found.rows])
-    else:
+    elif found.over:
         print_note(f"step {step!r} received no message in ten seconds")
+    if not found.over:
+        raise typer.Exit(Exit.INTERRUPTED)
 
 
 def dashboard(

@@ -337,6 +337,9 @@ def read(
                 output.flush()
                 if lines.full:
                     break
+    if interrupt.requested and not follow and not lines.full:
+        print_note(f"interrupted before the end of {place.stream}")
+        raise typer.Exit(Exit.INTERRUPTED)
     if gate.held and not lines.full:
         print_note(f"not shown, because not committed yet: {counted(gate.held, 'frame')}")
     if unreadable:

@@ -200,6 +200,7 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
     deadline = time.monotonic() + wait_ms / 1000 + taking.patience_s
     never, said = threading.Event(), ""
     while True:
+        left_s = deadline - time.monotonic()
         states = {task: state for report in reports for task, state in report.states.items()}
         if missed := sorted(task for task, state in states.items() if state == "missed"):
             raise _MissedError(f"task {missed[0]} had passed version {cut.version} already")
@@ -217,8 +218,9 @@ def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutSt
         if not waiting:
             return states
         if (now := f"waiting for {len(waiting)} of {len(states)} tasks to commit version {cut.version}") != said:
-            taking.progress(said := now)
-        if time.monotonic() > deadline:
+            said = now
+            taking.progress(f"{now}, for {left_s:.0f} seconds at most")
+        if left_s < 0:
             raise UnavailableError(
                 f"took no savepoint: {', '.join(waiting[:5])} didn't commit version {cut.version} in time",
                 hint="headrace status shows what they wait for",

@@ -31,7 +31,7 @@ class Shop:
         for name, columns in (("prices-in", PRICES), ("stock-in", STOCK), ("rates-in", RATES), ("sales", RATES)):
             key = ("place", "shelf") if name == "stock-in" else ()
             hr.streams.create_stream(name, 2, columns, key=key, home=home)
-        self.app = hr.App("shop", home=str(home), checkpoint_interval=interval)
+        self.app = hr.App("shop", home=str(home), checkpoint_interval=interval, peek=True)
         prices = self.app.table("prices", key="article", schema=PRICES)
         stock = self.app.table("stock", key=("place", "shelf"), schema=STOCK)
         rates = self.app.table("rates", key="currency", side_inputs=self.app.input("rates-in", RATES), kind="global")

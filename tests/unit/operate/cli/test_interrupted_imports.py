@@ -1,4 +1,4 @@
-"""Ctrl-C while the command is still being imported."""
+"""Ctrl-C while the command is still being imported, or when it is over."""
 
 from __future__ import annotations
 
@@ -38,6 +38,21 @@ def test_an_interrupt_while_it_is_imported_ends_it_quietly(imported: str) -> Non
     said = [line for line in process.stderr if not line.startswith("import time:")]
     process.stderr.close()
     assert (process.wait(), said) == (130, [])
+
+
+@pytest.mark.parametrize(
+    ("when", "code"), [("import threading; threading._register_atexit", 130), ("import atexit; atexit.register", 0)]
+)
+def test_an_interrupt_when_it_is_over_is_quiet_too(when: str, code: int) -> None:
+    """The interpreter first ends threads, and then calls what is registered for its end, the earliest at last."""
+    module, function = entry_point()
+    program = (
+        f"import os, sys; from {module} import {function}\n{when}(os.kill, os.getpid(), 2)\nsys.exit({function}())"
+    )
+    command, environment = [sys.executable, "-c", program, "version"], os.environ | {"PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout == f"headrace {headrace.__version__}\n"
 
 
 def test_it_is_the_command_line() -> None:
