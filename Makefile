@@ -6,17 +6,20 @@ STAMP := .venv/.set-up
 SERVERS := .venv/servers/.set-up .venv/servers/kfake .venv/servers/kafka/.set-up
 ENTRY := $(BIN)/python -m
 PIP := --quiet --disable-pip-version-check
+# The newer ones among those that pyproject.toml names; `make test` runs on the oldest.
+PYTHONS := python3.12 python3.13
+OTHER ?= build/$(notdir $(PYTHON))
 
 # Where it is set, each of the hundreds of processes that tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests and simulations have small frames: what Polars' own threads say to each other takes longer than the work.
-test unit dear spark sim soak: export POLARS_MAX_THREADS := 1
+test test-python unit dear spark sim soak: export POLARS_MAX_THREADS := 1
 # A process that crashes in C code says where.
-test unit dear spark soak: export PYTHONFAULTHANDLER := 1
+test test-python unit dear spark soak: export PYTHONFAULTHANDLER := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kafka docs test check style unit servers dear spark sim fuzz chaos soak bench-peers bench bench-guard release clean
+.PHONY: help setup demo kafka docs test test-python check style unit servers dear spark sim fuzz chaos soak bench-peers bench bench-guard release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -87,6 +90,16 @@ style: $(STAMP)
 unit: $(STAMP)  ## the tests that need no Spark and no other process, in a third of the time of all
 	$(ENTRY) pytest -n 2 -m "not spark and not process" tests/unit tests/plan tests/tidy
 
+# It shares nothing with .venv, in which everything else runs.
+$(OTHER)/.set-up: requirements/run.txt requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP) --no-compile -r requirements/run.txt -r requirements/dev.txt
+	$(@D)/bin/python -m pip install $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-python: $(OTHER)/.set-up  ## the tests of `make unit` on another Python, in an environment of its own: PYTHON=python3.13 (OTHER=FOLDER)
+	$(OTHER)/bin/python -m pytest -n 2 -m "not spark and not process" tests/unit tests/plan tests/tidy
+
 servers: $(SERVERS)  ## install Kafka and what stands in for Kinesis, for tests and chaos
 
 # Time on the clock says little on a machine that others use too.
@@ -147,7 +160,10 @@ docs: .venv/docs/.set-up  ## build the documentation as a site, in build/manual/
 	$(ENTRY) manual --builder $(CURDIR)/.venv/docs/bin/zensical
 
 # What is missing then is a tag, and the upload of both files by whoever may do that.
-release: $(STAMP)  ## build the wheel and the source archive, check them and install each in a fresh environment; uploads nothing
+release: $(STAMP)  ## test on newer Pythons, build the wheel and the source archive, check them and install each in a fresh environment; uploads nothing
+	@for python in $(PYTHONS); do \
+	  if $$python -V > /dev/null 2>&1; then $(MAKE) --no-print-directory test-python PYTHON=$$python || exit 1; \
+	  else echo "$$python isn't installed here: its tests are not run, though pyproject.toml names it" >&2; fi; done
 	@rm -rf dist build .venv/release && $(PYTHON) -m venv .venv/release
 	.venv/release/bin/python -m pip install $(PIP) build twine
 	.venv/release/bin/python -m build --outdir dist .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,14 @@ def test_changes_are_sorted_by_kind_and_none_is_empty() -> None:
 
 def test_the_version_is_said_once() -> None:
     assert f'version = "{headrace.__version__}"' in texts()["pyproject.toml"]
+
+
+def test_each_python_that_the_project_names_is_tested() -> None:
+    """``make test`` runs on the oldest one, and ``make release`` on the others."""
+    project = tomllib.loads(texts()["pyproject.toml"])["project"]
+    named = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    (newer,) = re.findall(r"^PYTHONS := (.*)", texts()["Makefile"], flags=re.M)
+    oldest = project["requires-python"].removeprefix(">=")
+    assert named == [oldest, *newer.replace("python", "").split()]
+    (said,) = re.findall(r"^You need Linux and Python (3.*?):", texts()["README.md"], flags=re.M)
+    assert re.findall(r"3\.\d+", said) == named

@@ -109,8 +109,8 @@ class CoordinatorClient(CoordinatorCalls):
                     raise self._gone(path, why) from why
                 if tries == 1:  # once per call, because the line above or the error reports the end
                     left_s = round(deadline - time.monotonic() + self._timeout_s)
-                    facts = {"url": self._url, "path": path, "at_most_s": left_s, "error": str(why)}
-                    _log.warning("the coordinator doesn't answer; trying again", **facts)
+                    said = "the coordinator doesn't answer; trying again"
+                    _log.warning(said, url=self._url, path=path, at_most_s=left_s, error=str(why))
                 tries += 1
                 self._closing.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
