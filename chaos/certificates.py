@@ -21,6 +21,8 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         basic = x509.BasicConstraints(ca=True, path_length=None)
         made = _builder(self._name, self._name, self._key).add_extension(basic, critical=True)
+        made = made.add_extension(_only_to_sign(), critical=True)
+        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
         self.pem = made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def issue(self, host: str = HOST) -> tuple[bytes, bytes]:
@@ -28,9 +30,19 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
         made = _builder(self._name, _named("server"), key).add_extension(hosts, critical=False)
+        # From Python 3.13 on, a certificate has to say whose key has signed it.
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        made = made.add_extension(signer, critical=False)
         pem = made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         plain = serialization.NoEncryption()
         return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain), pem + self.pem
+
+
+def _only_to_sign() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
 
 
 def _named(name: str) -> x509.Name:

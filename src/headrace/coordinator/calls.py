@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from inspect import cleandoc
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
 
 import msgspec
@@ -185,6 +186,9 @@ def openapi() -> bytes:
     calls = [call for call in declared() if call.by == "tool"]
     kinds = [Refusal, *(kind for call in calls for kind in (call.takes, call.answer) if kind is not None)]
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    for schema in components.values():
+        if "description" in schema:  # a docstring, which is indented before Python 3.13
+            schema["description"] = cleandoc(schema["description"])
     paths: dict[str, dict[str, Any]] = {}
     for call in calls:
         operation: dict[str, Any] = {
