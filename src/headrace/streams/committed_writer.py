@@ -284,7 +284,11 @@ def open_committed_writer(home: str | Path, stream: str, name: str) -> Committed
 def committed_writer_in(root: Path, stream: StreamId, name: str) -> CommittedWriter:
     """Open a writer of a stream that is in the log in this folder."""
     records = WriterRecords(SqliteMetadata(root / stream.name / FILE), str(stream))
-    return CommittedWriter(LogSystem(root), stream, name, records)
+    try:
+        return CommittedWriter(LogSystem(root), stream, name, records)
+    except BaseException:
+        records.close()
+        raise
 
 
 SLOTS = 16  # how many writes without a name may be published at a time
