@@ -362,7 +362,7 @@ class _Found:
         if self.nets:
             known = picked.group_by(*keys, *columns).agg(pl.col(_N).sum(), gone.any().alias(_WAS))
             return known.with_columns(pl.lit(None, pl.Int64).alias(_SEEN))
-        return picked.with_columns(pl.when(~gone).then(_SEEN).alias(_SEEN), gone.alias(_WAS))
+        return picked.with_columns(gone.alias(_WAS))
 
     def lost(
         self, moves: pl.DataFrame, merged: pl.DataFrame, before: pl.DataFrame | None, keys: list[str]
@@ -464,7 +464,8 @@ class _Rows:
         """The rows that are there, in the order of arrival."""
         same = [name for name in self._types if name not in (_SEEN, _N)]
         comes, goes = pl.col(_N).clip(lower_bound=0), pl.col(_N).clip(upper_bound=0)
-        left = (comes.cum_sum().over(same) + goes.sum().over(same)).clip(lower_bound=0)
+        unknown = (-pl.col(_N).cum_sum().over(same)).clip(lower_bound=0).max().over(same)  # went before it came
+        left = (comes.cum_sum().over(same) + goes.sum().over(same) + unknown).clip(lower_bound=0)
         rows = kept.sort(_SEEN, maintain_order=True).with_columns(pl.min_horizontal(comes, left).alias(_N))
         names = [each.name for each in self._each]
         rows = rows.filter((pl.col(_N) > 0) & pl.col(_OF).is_in(names))

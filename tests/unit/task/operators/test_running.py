@@ -457,10 +457,12 @@ def test_a_new_aggregate_owes_nothing_for_values_that_it_has_not_counted() -> No
     with as_json(True, u=AGG.n_unique("x")).test() as t:
         t.feed("rows", rows_of(*[("a", 2, "insert")] * 3))
         few = pl.col("x").filter(pl.col("x") < 9).drop_nulls().n_unique()
-        t.change(as_json(True, u=AGG.n_unique("x"), few=few))
+        t.change(as_json(True, u=AGG.n_unique("x"), few=few, lo=pl.col("x").min(), last=AGG.last("x")))
         t.feed("rows", rows_of(("a", 2, "delete")))
-        t.feed("rows", rows_of(("a", 2, "insert")))
-        assert json.loads(t.read("out")["row"][-1])["few"] == 1
+        t.feed("rows", rows_of(("a", 2, "insert"), ("a", 5, "insert")))
+        t.feed("rows", rows_of(("a", 5, "delete")))
+        last = json.loads(t.read("out")["row"][-1])
+    assert last == {"key": "a", "u": 1, "few": 1, "lo": 2, "last": 2, "change": "update_after"}
 
 
 def test_an_aggregate_that_is_now_something_else_is_refused() -> None:
