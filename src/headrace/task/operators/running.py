@@ -7,9 +7,9 @@ a key until its time has come.
 **Rows that are taken away.** The parts of counts, sums and means are taken away from the earlier ones. Infinities and
 NaN are counted apart from a sum of floating-point numbers, which couldn't lose them again; its last digits may differ
 from those of a sum without the rows that went. Others (a minimum, the first) may have to be found anew, so their rows
-are kept in ``<id>.rows``. What comes and what goes is added there without looking, and a key's rows are read, and what
-went is dropped, if what was found has gone, or if more rows have gone than are left. Of equal rows, the first to come
-goes first.
+are kept in ``<id>.rows``. What comes and what goes is added there without looking. A key's rows are read if what was
+found has gone, and put in order, without what has gone, when as many have come and gone as there were. Of equal rows,
+the first to come goes first.
 
 **Distinct values** are rows of their own in ``<id>.values``: one for each value of a key, with a number for each
 aggregate that counts values of the same expression, so a batch reads and writes only the values that it has.
@@ -45,12 +45,12 @@ from headrace.task.operators.windows import Aggregating
 _ALL = "__all"  # the key where there is none
 _N = "__n"  # how many rows a key has
 _SEEN = "__seen"  # not below the place among all rows of a key that any of them has
-_KEPT = "__kept"  # how many rows of a key are in ``<id>.rows``, or more
+_MOVED = "__moved"  # how many rows have come and gone since those of ``<id>.rows`` were put in order, less these
 _THERE, _DUE = "__there", "__due"
 _OF, _NUMBER, _TEXT = "__of", "__number", "__text"
 _VALUE, _WAS = "__value", "__was"
 _ADDITIVE = {"count", "sum", "mean", "n_unique"}
-_GONE_MIN = 16
+_WORN = (pl.col(_N) <= 0) | (pl.col(_MOVED) > 16)  # a key whose rows must be put in order
 _EMITTED_ROWS_MAX = 1 << 17
 Calling = Callable[[str], AbstractContextManager[None]]
 
@@ -75,7 +75,7 @@ class GroupByOperator(Aggregating):
         self.aggregation = Aggregation(inner, wide, spec.input, at=at, calling=self.calling)
         additive = [(name, one) for name, one in inner if one.kind in _ADDITIVE]
         self._subtraction = Aggregation(additive, wide, spec.input, at=at, calling=self.calling)
-        self._counted = [_N, _SEEN, _KEPT] if self._changing else []
+        self._counted = [_N, _SEEN, _MOVED] if self._changing else []
         self._values = _Values(node.id, self.keys, spec, self.calling, forms[f"{node.id}.values"])
         self._rows = _Rows(node.id, self.keys, spec, at, self.calling, forms[f"{node.id}.rows"])
         self._columns = [*self.keys, *self.aggregation.parts, *self._counted]
@@ -137,7 +137,7 @@ class GroupByOperator(Aggregating):
         before = self._store.take(rows.select(self.keys).unique())
         comes = pl.col(WEIGHT) > 0
         number = pl.len().cast(pl.Int64)
-        own = [number.alias(_N), number.alias(_KEPT)]
+        own = [number.alias(_N), number.alias(_MOVED)]
         new = self.partial(rows.filter(comes), self.keys, *own, pl.lit(rows.height, pl.Int64).alias(_SEEN))
         gone = self._subtraction.partial(rows.filter(~comes), self.keys, *own)
         gone = gone.with_columns(-pl.col(_N, *self._subtraction.parts))
@@ -153,11 +153,13 @@ class GroupByOperator(Aggregating):
 
     def _found_again(self, merged: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
         rest = merged.join(lost, on=self.keys, how="anti", nulls_equal=True)
-        mine = merged.join(lost, on=self.keys, how="semi", nulls_equal=True).drop(self._rows.parts)
-        for found in self._rows.again(lost, mine.filter(pl.col(_N) > 0).select(self.keys)):
+        mine = merged.join(lost, on=self.keys, how="semi", nulls_equal=True)
+        again = self._rows.again(mine.select(*self.keys, _N, _MOVED))
+        mine = mine.drop(self._rows.parts, _MOVED)
+        for found in again:
             mine = mine.join(found, on=self.keys, how="left", nulls_equal=True)
         filled = (pl.col(part).fill_null(self._nothing[part]) for part in self._rows.parts)
-        return concat_rows([rest, mine.with_columns(*filled, pl.col(_N).alias(_KEPT)).select(self._columns)])
+        return concat_rows([rest, mine.with_columns(filled).select(self._columns)])
 
     def _merged(self, before: pl.DataFrame | None, new: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Frames may lack parts that they don't change."""
@@ -446,30 +448,43 @@ class _Rows:
             return None
         keys = self._keys
         lost = [each.lost(some, merged, before, keys) for each, some in zip(self._each, moves, strict=True)]
-        most = 2 * pl.col(_N) + _GONE_MIN
-        lost.append(merged.filter((pl.col(_N) <= 0) | (pl.col(_KEPT) > most)).select(keys))
+        lost.append(merged.filter(_WORN).select(keys))
         found = concat_rows(lost).unique()
         return found if found.height else None
 
-    def again(self, keys: pl.DataFrame, alive: pl.DataFrame) -> list[pl.DataFrame]:
-        """The parts of the aggregates of these keys, found among all of their rows."""
-        kept = self.store.take(keys)
-        if kept is None:
-            kept = pl.DataFrame(schema=self._types)
-        kept = self._left(kept.join(alive, on=self._keys, how="semi", nulls_equal=True, maintain_order="left"))
-        self.store.put(kept)
-        return [each.aggregation.partial(kept.filter(pl.col(_OF) == each.name), self._keys) for each in self._each]
+    def again(self, keys: pl.DataFrame) -> list[pl.DataFrame]:
+        """The parts of the aggregates of these keys, found among all of their rows, and ``_MOVED``."""
+        own = self._keys
+        found = [rows for _, rows in self.store.find(keys.select(own))]
+        kept = concat_rows(found) if found else pl.DataFrame(schema=self._types)
+        alive = keys.filter(pl.col(_N) > 0)
+        kept = self._left(kept.join(alive, on=own, how="semi", nulls_equal=True, maintain_order="left"))
+        parts = [each.aggregation.partial(kept.filter(pl.col(_OF) == each.name), own) for each in self._each]
+        worn = keys.filter(_WORN)
+        if worn.height:
+            self.store.take(worn.select(own))
+            same = [name for name in self._types if name != _N]
+            kept = kept.join(worn, on=own, how="semi", nulls_equal=True, maintain_order="left")
+            kept = kept.group_by(same, maintain_order=True).agg(pl.col(_N).sum()).select(list(self._types))
+            self.store.put(kept)
+            number = kept.group_by(own).agg(-(pl.len().cast(pl.Int64) // len(self._each)).alias(_WAS))
+            keys = keys.join(number, on=own, how="left", nulls_equal=True)
+            keys = keys.with_columns(pl.when(_WORN).then(pl.col(_WAS).fill_null(0)).otherwise(_MOVED).alias(_MOVED))
+        return [keys.select(*own, _MOVED), *parts]
 
     def _left(self, kept: pl.DataFrame) -> pl.DataFrame:
         """The rows that are there, in the order of arrival."""
         same = [name for name in self._types if name not in (_SEEN, _N)]
+        gone = kept.filter(pl.col(_N) < 0).select(same).unique()
+        rest = kept.join(gone, on=same, how="anti", nulls_equal=True, maintain_order="left")
+        some = kept.join(gone, on=same, how="semi", nulls_equal=True, maintain_order="left")
         comes, goes = pl.col(_N).clip(lower_bound=0), pl.col(_N).clip(upper_bound=0)
+        some = some.sort(_SEEN, maintain_order=True)
         unknown = (-pl.col(_N).cum_sum().over(same)).clip(lower_bound=0).max().over(same)  # went before it came
         left = (comes.cum_sum().over(same) + goes.sum().over(same) + unknown).clip(lower_bound=0)
-        rows = kept.sort(_SEEN, maintain_order=True).with_columns(pl.min_horizontal(comes, left).alias(_N))
+        some = some.with_columns(pl.min_horizontal(comes, left).alias(_N)).filter(pl.col(_N) > 0)
         names = [each.name for each in self._each]
-        rows = rows.filter((pl.col(_N) > 0) & pl.col(_OF).is_in(names))
-        return rows.group_by(*same, _SEEN, maintain_order=True).agg(pl.col(_N).sum()).select(list(self._types))
+        return concat_rows([rest, some]).filter(pl.col(_OF).is_in(names)).sort(_SEEN, maintain_order=True)
 
     def _whole(self, name: str, rows: pl.DataFrame) -> pl.DataFrame:
         there = rows.columns
