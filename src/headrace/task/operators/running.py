@@ -17,7 +17,7 @@ aggregate that counts values of the same expression, so a batch reads and writes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +32,7 @@ from headrace.api.checks import value_dtype
 from headrace.api.operators.changes import GroupBy, without_changes
 from headrace.api.specs import Node
 from headrace.rows.changes import WEIGHT, carries, updates, weighted
-from headrace.rows.given import concat_rows
+from headrace.rows.given import concat_rows, rows_where
 from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm, StateStore, conformed, readable
 from headrace.stores.keyed import NEVER_DUE, KeyedRows
@@ -135,14 +135,8 @@ class GroupByOperator(Aggregating):
     def _taken_away(self, rows: pl.DataFrame) -> tuple[pl.DataFrame | None, pl.DataFrame]:
         rows = weighted(rows)
         before = self._store.take(rows.select(self.keys).unique())
-        comes = pl.col(WEIGHT) > 0
-        number = pl.len().cast(pl.Int64)
-        own = [number.alias(_N), number.alias(_MOVED)]
-        new = self.partial(rows.filter(comes), self.keys, *own, pl.lit(rows.height, pl.Int64).alias(_SEEN))
-        gone = self._subtraction.partial(rows.filter(~comes), self.keys, *own)
-        gone = gone.with_columns(-pl.col(_N, *self._subtraction.parts))
         moves = self._rows.take(rows, before)
-        merged = self._merged(before, [new, gone, *self._values.take(rows)])
+        merged = self._merged(before, [*self._both(rows), *self._values.take(rows)])
         lost = self._rows.lost(moves, merged, before)
         if lost is not None:
             merged = self._found_again(merged, lost)
@@ -150,6 +144,17 @@ class GroupByOperator(Aggregating):
         if alive.height < merged.height:
             self._counters.count("missing", -int(merged.get_column(_N).clip(upper_bound=0).sum()))
         return before, alive
+
+    def _both(self, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """The parts of the rows that come, and of those that go: less than nothing."""
+        comes, number = rows.get_column(WEIGHT) > 0, pl.len().cast(pl.Int64)
+        own = [number.alias(_N), number.alias(_MOVED)]
+        if comes.any():
+            place = pl.lit(rows.height, pl.Int64).alias(_SEEN)
+            yield self.partial(rows_where(rows, comes), self.keys, *own, place)
+        if not comes.all():
+            gone = self._subtraction.partial(rows_where(rows, ~comes), self.keys, *own)
+            yield gone.with_columns(-pl.col(_N, *self._subtraction.parts))
 
     def _found_again(self, merged: pl.DataFrame, lost: pl.DataFrame) -> pl.DataFrame:
         rest = merged.join(lost, on=self.keys, how="anti", nulls_equal=True)
@@ -371,6 +376,8 @@ class _Found:
     ) -> pl.DataFrame:
         """The keys of which it may have found what is gone."""
         moves = moves.filter(pl.col(_WAS) & (pl.col(_N) <= 0)).drop(_WAS)
+        if not moves.height:
+            return moves.select(keys)
         best = self.aggregation.parts[0]
         moves = moves.join(merged.select(*keys, *self.aggregation.parts), on=keys, how="left", nulls_equal=True)
         if self.by is not None and self.aggregate.kind == "top_k":

@@ -428,6 +428,43 @@ def test_values_that_are_known_are_not_written_again() -> None:
     assert values.entries() == 1001
 
 
+CODED = [
+    pl.Series([-1, 0, 127], dtype=pl.Int8),
+    pl.Series([0, 1, 2**64 - 1], dtype=pl.UInt64),
+    pl.Series([False, True], dtype=pl.Boolean),
+    pl.Series([0.1, 0.2, math.inf, -math.inf, math.nan], dtype=pl.Float32),
+    pl.Series(["1.10", "1.11", "-1.10"]).cast(pl.Decimal(38, 2)),
+    pl.Series([0, 1]).cast(pl.Date),
+    pl.Series([0, 1]).cast(pl.Datetime("ns", "Europe/Berlin")),
+    pl.Series([0, 1]).cast(pl.Duration("us")),
+    pl.Series([0, 1]).cast(pl.Time),
+    pl.Series(["", "a", "\0", "a value of more than twelve bytes"]),
+    pl.Series([b"", b"\xff", b"\0"]),
+    pl.Series(["a", "b"]).cast(pl.Categorical()),
+    pl.Series(["a", "b"]).cast(pl.Enum(["b", "a"])),
+]
+
+
+@pytest.mark.parametrize("values", CODED, ids=lambda values: str(values.dtype))
+def test_values_of_any_type_are_counted(values: pl.Series) -> None:
+    app = hr.App("types")
+    rows = app.input("rows", {"key": pl.String, "x": values.dtype}, key="key")
+    rows.group_by("key", id="g").agg(u=AGG.n_unique("x")).as_rows().send_to(app.output("out"))
+    operator = operator_of(app)
+    sent = list[pl.DataFrame]()
+    operator.emit = sent.append
+    for part in (values.head(1), pl.concat([values, values]), values):
+        operator.on_batch(pl.DataFrame({"key": ["a"] * len(part), "x": part}))
+    assert total(pl.concat(sent)) == [("a", len(values))]
+
+
+def test_a_value_that_cannot_be_computed_is_an_error_that_names_the_step() -> None:
+    with counting(u=AGG.n_unique(pl.col("key").str.to_integer())).test() as t:
+        t.feed("rows", rows_of(("1", 1)))
+        with pytest.raises(hr.errors.UserFunctionError, match="an aggregate of operator 'g'"):
+            t.feed("rows", rows_of(("no number", 1)))
+
+
 def test_values_of_one_expression_are_kept_once() -> None:
     few = pl.col("x").filter(pl.col("x") < 3).drop_nulls().n_unique()
     operator = operator_of(counting(u=AGG.n_unique("x"), few=few, twice=AGG.n_unique("x")))
@@ -488,13 +525,13 @@ def test_state_is_divided_by_its_keys(partitions: int) -> None:
         for mine, store in zip(part.stores(), operator.stores(), strict=True):
             for change in store.whole(Share(partition, partitions, ("key",))):
                 mine.apply(change)
-        part.emit = heard.append  # type: ignore[method-assign]
+        part.emit = heard.append
         feed(part, *[(f"key-{n}", 6, "delete") for n in range(40) if n in (6, 13)])
         part.on_end()
         found += heard
     feed(operator, *[(f"key-{n}", 6, "delete") for n in range(40) if n in (6, 13)])
     whole = list[pl.DataFrame]()
-    operator.emit = whole.append  # type: ignore[method-assign]
+    operator.emit = whole.append
     operator.on_end()
     assert_frame_equal(added_up(pl.concat(found)), added_up(pl.concat(whole)))
 
