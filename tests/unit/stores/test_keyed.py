@@ -1,8 +1,10 @@
 """Keyed rows: look-ups, taking, putting back, due rows; rebuilt from changes, or from the database."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import settings
@@ -13,7 +15,7 @@ from stored_values import Disk, in_small_pieces
 from drawn import examples
 from headrace.core.errors import CorruptLogError
 from headrace.rows.ipc import decode_rows, encode_rows
-from headrace.stores import pieces
+from headrace.stores import keyed, pieces
 from headrace.stores.keyed import KeyedRows
 
 HERE = Path(__file__).parent
@@ -21,8 +23,8 @@ SCHEMA = {"key": pl.String, "start": pl.Int64, "due": pl.Int64, "n": pl.Int64}
 Row = tuple[str | None, int, int, int]
 
 
-def store() -> KeyedRows:
-    return KeyedRows("sessions", ["key"], ["start"], ["due"])
+def store(by_row: Sequence[str] = ()) -> KeyedRows:
+    return KeyedRows("sessions", ["key"], ["start"], ["due"], by_row=by_row)
 
 
 def rows(*values: Row) -> pl.DataFrame:
@@ -38,8 +40,8 @@ def held(frame: pl.DataFrame | None) -> list[Row]:
     return sorted(found, key=repr)
 
 
-def due(keyed: KeyedRows, bound: int) -> list[Row]:
-    return sorted((row for part in keyed.take_due("due", bound) for row in held(part)), key=repr)
+def due(sessions: KeyedRows, bound: int) -> list[Row]:
+    return sorted((row for part in sessions.take_due("due", bound) for row in held(part)), key=repr)
 
 
 def test_a_key_may_have_several_rows_and_a_null_is_a_key() -> None:
@@ -92,14 +94,47 @@ def test_a_commit_records_what_differs_and_not_what_happened() -> None:
 
 
 def test_keys_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-
-    from headrace.stores import keyed as segment
-
-    monkeypatch.setattr(segment, "hash_rows", lambda frame, columns: np.zeros(frame.height, np.uint64))
+    monkeypatch.setattr(keyed, "hash_rows", lambda frame, columns: np.zeros(frame.height, np.uint64))
     sessions = store()
     sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2)))
     assert held(sessions.take(keys("b"))) == [("b", 2, 5, 2)]
+
+
+@pytest.mark.parametrize("by_row", [(), ("start",)])
+def test_a_look_up_of_one_row_passes_by_keys_of_the_same_hash(
+    monkeypatch: pytest.MonkeyPatch, by_row: Sequence[str]
+) -> None:
+    monkeypatch.setattr(keyed, "hash_rows", lambda frame, columns: np.zeros(frame.height, np.uint64))
+    sessions = store(by_row)
+    sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2), ("b", 3, 5, 3)))
+    assert {row[0] for _, found in sessions.find(keys("b"), one=True) for row in held(found)} == {"b"}
+    assert held(sessions.take_rows(rows(("b", 3, 0, 0)))) == [("b", 3, 5, 3)]
+
+
+def test_one_row_of_a_hot_key_is_removed_in_few_bytes() -> None:
+    sessions = store(["start"])
+    number = 100_000
+    sessions.put(pl.DataFrame({"key": "a", "start": range(number), "due": 5, "n": 1}, SCHEMA))
+    sessions.take_changes(1)
+    assert held(sessions.take_rows(rows(("a", 77, 0, 0)))) == [("a", 77, 5, 1)]
+    assert sum(map(len, sessions.take_changes(2))) < 1000
+    assert sessions.entries() == number - 1
+
+
+def test_a_column_that_is_added_later_is_null_and_hides_no_row() -> None:
+    disk, sessions = Disk(), store(["start"])
+    sessions.put(rows(("a", 1, 9, 1)))
+    sessions.take_changes(1)
+    sessions.persist(disk)
+
+    def conform(found: pl.DataFrame) -> pl.DataFrame:
+        return found.with_columns(pl.lit(None, pl.Int64).alias("more"))
+
+    again = KeyedRows("sessions", ["key"], ["start", "more"], ["due"], conform, by_row=["start", "more"])
+    again.attach(disk)
+    taken = again.take_rows(rows(("a", 1, 9, 1)).with_columns(pl.lit(None, pl.Int64).alias("more")))
+    assert taken is not None
+    assert taken.rows() == [("a", 1, 9, 1, None)]
 
 
 def test_rows_of_one_key_are_removed_by_what_distinguishes_them() -> None:
@@ -226,9 +261,11 @@ def test_local_state_of_another_version_is_refused() -> None:
 class KeyedMachine(RuleBasedStateMachine):
     """A store, a dict, a copy that gets only the changes, and a disk."""
 
+    by_row: Sequence[str] = ()
+
     def __init__(self) -> None:
         super().__init__()
-        self.store, self.copy, self.disk = store(), store(), Disk()
+        self.store, self.copy, self.disk = store(self.by_row), store(self.by_row), Disk()
         self.model: dict[tuple[str | None, int], Row] = {}
         self.version = 0
 
@@ -245,6 +282,27 @@ class KeyedMachine(RuleBasedStateMachine):
         expected = [row for row in self.model.values() if row[0] in wanted]
         assert held(self.store.take(keys(*wanted))) == sorted(expected, key=repr)
         self.model = {at: row for at, row in self.model.items() if row[0] not in wanted}
+
+    @rule(wanted=st.lists(st.tuples(names, st.integers(0, 3)), unique=True, max_size=4))
+    def take_rows(self, wanted: list[tuple[str | None, int]]) -> None:
+        asked = pl.DataFrame(wanted, {"key": pl.String, "start": pl.Int64}, orient="row")
+        expected = [self.model.pop(at) for at in wanted if at in self.model]
+        assert held(self.store.take_rows(asked)) == sorted(expected, key=repr)
+
+    @rule(wanted=st.lists(names, min_size=1, max_size=4))
+    def find(self, wanted: list[str | None]) -> None:
+        asked = keys(*wanted)
+        every = [
+            (wanted[place], name)
+            for places, found in self.store.find(asked)
+            for place, name in zip(places, found["key"], strict=True)
+        ]
+        assert all(one == other for one, other in every)
+        assert len(every) == sum(row[0] == name for name in wanted for row in self.model.values())
+        some = {int(place) for places, _ in self.store.find(asked, one=True) for place in places}
+        assert some == {
+            place for place, name in enumerate(wanted) if any(name == row[0] for row in self.model.values())
+        }
 
     @rule(bound=st.integers(-1, 9))
     def take_due(self, bound: int) -> None:
@@ -269,14 +327,14 @@ class KeyedMachine(RuleBasedStateMachine):
         assert held(self.copy.scan()) == held(self.store.scan())
         if persist:
             self.store.persist(self.disk)
-            again = store()
+            again = store(self.by_row)
             again.attach(self.disk)
             assert held(again.scan()) == held(self.store.scan())
 
     @rule()
     def restart(self) -> None:
         self.commit(persist=True)
-        self.store = store()
+        self.store = store(self.by_row)
         self.store.attach(self.disk)
 
     @invariant()
@@ -301,7 +359,14 @@ class DealtKeyedMachine(KeyedMachine):
         self.put([(name, start, due, 1) for name in "cdefghijkl"])
 
 
+class ByRowMachine(DealtKeyedMachine):
+    """The same, where rows of a key are found one by one."""
+
+    by_row = ("start",)
+
+
 TestKeyedRows = KeyedMachine.TestCase
 TestDealtKeyedRows = DealtKeyedMachine.TestCase
+TestKeyedRowsByRow = ByRowMachine.TestCase
 TestKeyedRows.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
-TestDealtKeyedRows.settings = TestKeyedRows.settings
+TestDealtKeyedRows.settings = TestKeyedRowsByRow.settings = TestKeyedRows.settings
