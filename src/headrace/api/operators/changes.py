@@ -161,7 +161,7 @@ class GroupBy(_OnChanges):
 class ChangesJoin(_OnChanges):
     """A join of all rows of both sides, which changes as they do. ``where`` is a further condition on joined columns.
 
-    A side forgets a row ``ttl_ms`` of the wall clock after it came, without a word; with None, never. The right side's
+    A side silently forgets a row ``ttl_ms`` of the wall clock after it came; with None, never. The right side's
     columns have the names ``right_names``; those of the key are left out, as they are the left side's. An empty key:
     each row meets each other row of the task.
     """

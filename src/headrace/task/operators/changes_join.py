@@ -5,7 +5,7 @@ rows meet those of their keys on the other side.
 
 **Alone.** Some rows are also told (or, in a semi join, not told) because they have no partner. Such a side keeps with
 each row whether it had one when it was last told. A batch of the other side turns the rows for which that has changed.
-So nothing is taken back that wasn't told, even if partners have been forgotten without a word.
+So nothing is taken back that wasn't told, even if partners have been forgotten.
 
 Null keys have no partners: such rows aren't kept, and their deletions are told as they come.
 """
@@ -326,7 +326,9 @@ class JoinSide(Operator):
         of_batch = rows.get_column(_DUE) == NEVER_DUE
         rest = rows.filter(of_batch)
         self._missing(int(rest.get_column(_NEEDED).sum()))
-        at_once = rest.filter(gone > 0)  # added and taken away by one batch: nobody hears of them, but partners leave
+        at_once = rest.filter(
+            gone > 0
+        )  # added and taken away by one batch: they tell nothing, but their partners lose one
         if at_once.height:
             less = at_once.select(*columns, (-gone).alias(_TIMES))
             added = concat_rows([added.select(less.columns), less]).group_by(columns).agg(times.sum()).filter(times > 0)
