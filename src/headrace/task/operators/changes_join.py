@@ -326,9 +326,7 @@ class JoinSide(Operator):
         of_batch = rows.get_column(_DUE) == NEVER_DUE
         rest = rows.filter(of_batch)
         self._missing(int(rest.get_column(_NEEDED).sum()))
-        at_once = rest.filter(
-            gone > 0
-        )  # added and taken away by one batch: they tell nothing, but their partners lose one
+        at_once = rest.filter(gone > 0)  # added and taken away by one batch: only their partners lose one
         if at_once.height:
             less = at_once.select(*columns, (-gone).alias(_TIMES))
             added = concat_rows([added.select(less.columns), less]).group_by(columns).agg(times.sum()).filter(times > 0)
