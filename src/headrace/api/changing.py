@@ -228,8 +228,9 @@ class Changing(Composed):
             return self._plain([*map(pl.col, without_changes(self._schema)), kind], here)
 
     def as_changes(self, change: str | None = "change") -> Self:
-        """Read rows that ``as_rows`` wrote as changes again. The column ``change`` has their kind, and a null
-        inserts. None: all rows are inserts.
+        """Read rows that ``as_rows`` wrote as changes again: the column ``change`` has their kind.
+
+        A null inserts its row. With None in the place of a column, all rows are inserted.
 
         Examples
         --------
