@@ -1,13 +1,13 @@
 """The first rows of each key in an order, and the last row of each key: what they are, told as changes.
 
 **First rows.** The state has one row for each key, with lists: its first rows in order, equal ones once with their
-number. Of a flow without changes, these are all that can ever be told of. Most rows of a batch are behind the last of
-them already, and go at once.
+number. Of a flow without changes, the results never need others. Most rows of a batch are behind the last one of these
+already, and go at once.
 
-Rows that are told of may also be deleted, and those behind them take their places. So of a flow of changes, more rows
-than are told of are kept in the lists, and all further ones in a second store, the *rest*, by all their columns: a row
-can be changed there without reading the others of its key. All rows of the rest are behind those in the list. Only when
-a list becomes too short, the rest is read for what comes next.
+Of a flow of changes, a result may be deleted, and a row behind it takes its place. So a list has some more rows than
+there are results, and all further rows are in a second store, the *rest*, by all their columns: a row can be changed
+there without reading the others of its key. All rows of the rest are behind those in the list. Only when a list becomes
+too short, the rest is read for what comes next.
 
 **Order of arrival.** Rows are numbered within their key. Equal rows of a flow of changes are one, which came when the
 last of them did; so it doesn't matter where batches were cut.
@@ -37,7 +37,7 @@ _ALL = "__all"  # the key, if there is none
 _KEY = "__key"  # the number of a row's key in the batch
 _SEQ = "__seq"  # its number by arrival
 _N = "__n"  # how many equal rows it stands for; of a batch, how many more
-_TOLD = "__told"  # how many of them were told of before the batch
+_TOLD = "__told"  # how many of them are results; of old rows, before the batch
 _MARK = "__mark"  # it was in its key's list before the batch (1), or arrived with it (2)
 _REST = "__rest"  # how many rows the rest has of a key
 _NEXT = "__next"  # of a key: all its rows have lower numbers
@@ -306,7 +306,7 @@ class FirstRows(_Telling):
         rest: Numbers,
         after: Numbers,
     ) -> None:
-        if not self._changes:  # then the lists are what is told of
+        if not self._changes:  # then the lists are the results
             of = changed.get_column(_KEY).unique().implode()
             firsts, kept = firsts.filter(pl.col(_KEY).is_in(of)), kept.filter(pl.col(_KEY).is_in(of))
         if kept.height:
@@ -340,7 +340,7 @@ class FirstRows(_Telling):
         return [name for name in self._keys if name != _ALL]
 
     def _ranked(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """A row for each that is told of, with its number."""
+        """A row for each result, with its number."""
         rows = rows.filter(pl.col(_TOLD) > 0)
         number = rows.get_column(_TOLD).to_numpy()
         rows = rows[np.repeat(np.arange(len(number)), number)]
