@@ -173,8 +173,8 @@ class Changing(Composed):
         tables. ``key`` is one column or several; ``id`` names the state, by default ``changes-member``. The flow must
         be partitioned by the key.
 
-        A flow that carries changes already is told by this key instead: if several rows of the key are there, only the one
-        that came last counts.
+        A flow that carries changes already is told by this key instead: if several rows of the key are there, only the
+        one that came last counts.
 
         Examples
         --------
