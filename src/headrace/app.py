@@ -116,8 +116,8 @@ class App(Declarations):
         """Declare steps in SQL: ``CREATE TABLE``, ``CREATE VIEW``, ``INSERT INTO ... SELECT``, and queries.
 
         Tables are the app's inputs, those of ``CREATE TABLE ... WITH ('connector' = ...)``, views, and the streams in
-        ``tables``. If the last statement is a query, its flow is returned, for the methods of a stream; ``name`` is
-        the beginning of the names of its state. ``functions`` are yours, from Polars expressions to one. What can't be
+        ``tables``. If the last statement of ``text`` is a query, its flow is returned, for the methods of a stream;
+        ``name`` begins the names of its state. ``functions`` are yours, from Polars expressions to one. What can't be
         planned is refused with its line and column. It needs ``pip install "headrace[sql]"``.
 
         Examples
@@ -463,7 +463,7 @@ class App(Declarations):
 
 
 def sql_app(file: str | Path, *, functions: Mapping[str, Callable[..., pl.Expr]] | None = None, **settings: Any) -> App:
-    """The app that a file of SQL declares; its name is that of the file, and ``settings`` are those of ``hr.App``.
+    """The app that a ``file`` of SQL declares; its name is that of the file, and ``settings`` are those of ``hr.App``.
 
     ``functions`` are as for ``App.sql``. ``headrace run counts.sql`` does the same.
 

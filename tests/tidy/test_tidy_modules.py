@@ -14,7 +14,7 @@ from tidy_repository import ROOT, Source, package, sources
 FILE_LINES_MAX = 900
 CLASS_LINES_MAX = 500
 FOLDER_FILES_MAX = 16
-PACKAGE_FILES_MAX = 330
+PACKAGE_FILES_MAX = 345
 NAMES_TWICE_MAX = 53
 """So many names of classes stand in more than one module. The number may only be lowered."""
 
@@ -80,6 +80,7 @@ THIRD_PARTIES = {
     "pyspark": ("headrace.app", "headrace.run.spark", "headrace.spark"),
     "rich": ("headrace.operate.cli",),
     "rocksdict": ("headrace.stores",),
+    "sqlglot": ("headrace.sql",),
     "typer": ("headrace.operate.cli",),
 }
 """Which packages may import what; ``ANYWHERE`` is for all. A vendor's client belongs only in a ``...client.py``."""

@@ -33,7 +33,7 @@ def _same(advice: str, *words: str) -> dict[str, str]:
 
 
 STREAM: Mapping[str, str] = {
-    **_same(f"{_PARTITION}, then {_COUNT}", "group_by", "groupBy", "groupby", "group_by_key", "groupByKey"),
+    **_same(f"{_PARTITION}, then {_COUNT}, or group_by()", "groupBy", "groupby", "group_by_key", "groupByKey"),
     **_same(_PARTITION, "key_by", "keyBy", "partitionBy", "repartition", "through", "select_key", "selectKey"),
     **_same("with_columns(name=...)", "withColumn", "withColumns", "with_column", "assign", "add_column", "apply"),
     **_same('rename({"old": "new"})', "alias", "withColumnRenamed"),
@@ -48,7 +48,7 @@ STREAM: Mapping[str, str] = {
     **_same(_COUNT, "agg", "aggregate", "reduce", "fold", "count", "sum", "mean", "min", "max"),
     **_same(_WINDOW, "windowed_by", "windowedBy", "tumbling_window", "hopping_window", "sliding_window"),
     **_same(_WINDOW, "session_window", "tumble", "group_by_dynamic", "rolling", "window_all"),
-    **_same("window(...).agg(top=hr.aggregates.top_k(...))", "sort", "sort_by", "order_by", "orderBy", "top_k"),
+    **_same('top(10, "price")', "sort", "sort_by", "order_by", "orderBy", "top_k", "rank", "nlargest"),
     **_same(_JOIN, "join_stream", "joinStream", "left_join", "leftJoin", "outer_join", "interval_join", "intervalJoin"),
     **_same("join(table), of a table with versions=", "join_asof", "joinAsOf", "as_of"),
     **_same("join(table)", "join_table", "joinTable", "lookup", "enrich"),

@@ -21,13 +21,9 @@ WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 _SNIPPET_CHARS = 60
 
 
-class SqlError(DeclarationError):
-    """A statement that can't be planned: it says where, and what to write instead."""
-
-
-def wrong(node: exp.Expr | None, what: str, hint: str | None = None) -> SqlError:
+def wrong(node: exp.Expr | None, what: str, hint: str | None = None) -> DeclarationError:
     """The error about a part of a statement, with its line and column."""
-    return SqlError(f"{what}{place_of(node)}", hint=hint)
+    return DeclarationError(f"{what}{place_of(node)}", hint=hint)
 
 
 def place_of(node: exp.Expr | None) -> str:
@@ -92,7 +88,7 @@ class Streams(Databricks):
 
 
 def parse(text: str) -> list[exp.Expr]:
-    """The statements of a text. Raises ``SqlError`` with line and column if it isn't SQL."""
+    """The statements of a text. Raises ``DeclarationError`` with line and column if it isn't SQL."""
     try:
         found = sqlglot.parse(text, read=Streams)
     except (ParseError, TokenError) as error:
@@ -100,7 +96,7 @@ def parse(text: str) -> list[exp.Expr]:
         where = f" (line {details['line']}, column {details['col']})" if details.get("line") else ""
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         what = details.get("description") or str(error).partition("\n")[0]
-        raise SqlError(f"this isn't SQL that Headrace reads: {what}{near}{where}", hint=_HINT) from None
+        raise DeclarationError(f"this isn't SQL that Headrace reads: {what}{near}{where}", hint=_HINT) from None
     return [one for one in found if one is not None]
 
 

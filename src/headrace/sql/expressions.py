@@ -19,7 +19,7 @@ from sqlglot import exp
 from sqlglot.expressions.datatypes import DType
 
 from headrace.core.errors import DeclarationError
-from headrace.sql.dialect import SqlError, wrong
+from headrace.sql.dialect import wrong
 
 Function = Callable[..., pl.Expr]
 
@@ -44,14 +44,14 @@ class Scope(Protocol):
         """Users' functions by their names in lower case."""
 
     def column(self, node: exp.Column) -> Value | None:
-        """The column that a name means; None if there is none. Raises ``SqlError`` if it may mean several."""
+        """The column that a name means; None if there is none. Raises ``DeclarationError`` if it may mean several."""
 
     def names(self) -> list[str]:
         """All names, for "did you mean"."""
 
 
 def translate(node: exp.Expr, scope: Scope) -> Value:
-    """The Polars expression of a scalar expression. Raises ``SqlError``."""
+    """The Polars expression of a scalar expression. Raises ``DeclarationError``."""
     return _Translation(scope).value(node)
 
 
@@ -73,7 +73,7 @@ def duration_ms(node: exp.Expr) -> int:
     try:
         return int(Decimal(node.this.name) * _UNITS[unit])
     except ArithmeticError:
-        raise wrong(node, f"{node.this.name!r} is no number", "write INTERVAL '10' SECOND") from None
+        raise wrong(node, f"{node.this.name!r} isn't a number", "write INTERVAL '10' SECOND") from None
 
 
 _UNITS = {
@@ -510,4 +510,4 @@ _RULES: Mapping[type[exp.Expr], Callable[[_Translation, exp.Expr], Value]] = {
     exp.Anonymous: _Translation._named,
 }
 
-__all__ = ["Function", "Scope", "SqlError", "Value", "data_type", "duration_ms", "predicate", "translate"]
+__all__ = ["DeclarationError", "Function", "Scope", "Value", "data_type", "duration_ms", "predicate", "translate"]

@@ -346,7 +346,7 @@ def _partitions(table: DeclaredTable) -> int | None:
     text = table.options.get(PARTITIONS)
     if text is not None and not text.isdigit():
         raise wrong(
-            table.node.args.get("properties"), f"{text!r} is no number of partitions", "write 'partitions' = '4'"
+            table.node.args.get("properties"), f"{text!r} isn't a number of partitions", "write 'partitions' = '4'"
         )
     return None if text is None else int(text)
 

@@ -45,7 +45,7 @@ from headrace.sql.relations import (
 )
 
 Tables = Callable[[exp.Table], Relation]
-"""What a table of the statement is; raises ``SqlError`` if there is none."""
+"""What a table of the statement is; raises ``DeclarationError`` if there is none."""
 _ALWAYS = "always$"
 
 
@@ -639,7 +639,7 @@ def _row_bound(node: exp.Expr, name: str) -> int | None:
 
 
 def _old_bound(node: exp.Anonymous) -> str | None:
-    """``SESSION_START(ts, ...)`` and the like stand for a bound of the window that is grouped by."""
+    """``SESSION_START(ts, ...)``, for example, stands for a bound of the window that is grouped by."""
     name = node.name.upper()
     for window in WINDOWS:
         if name == f"{window}_START":

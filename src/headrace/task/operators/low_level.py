@@ -49,8 +49,8 @@ from headrace.task.event_time import NEVER
 from headrace.task.metrics import TaskMetrics
 from headrace.task.operators.base import RAISED, BuildContext, Operator
 from headrace.task.operators.functions import FailurePolicy, RowFailure, WrongResult, mean_nothing, users_line
-from headrace.task.operators.timers import TIME_MAX, Timers, identity_of, named
 from headrace.task.scope import Done
+from headrace.task.state.timers import TIME_MAX, Timers, identity_of, named
 from headrace.task.tables import Sweeper
 
 

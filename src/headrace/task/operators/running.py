@@ -1,12 +1,12 @@
 """Running aggregates: of all rows of a key so far, told as changes.
 
 The state has one row for each key: the parts of its aggregates (``aggregation.py``). A batch's partial results are
-merged with the rows of its keys, and the difference is told. With ``every``, ``<id>.told`` keeps what was last told of
+merged with the rows of its keys, and the difference is told. With ``every``, ``<id>.told`` keeps what was last said of
 a key until its time has come.
 
 **Rows that are taken away.** The parts of counts, sums and means are taken away from the earlier ones. Infinities and
 NaN are counted apart from a sum of floating-point numbers, which couldn't lose them again; its last digits may differ
-from those of a sum without the rows that went. Others (a minimum, the first) may have to be found anew, so their rows
+from those of a sum without the rows that went. Others (a minimum, the first) may have to be found again, so their rows
 are kept in ``<id>.rows``. What comes and what goes is added there without looking. A key's rows are read if what was
 found has gone, and put in order, without what has gone, when as many have come and gone as there were. Of equal rows,
 the first to come goes first.

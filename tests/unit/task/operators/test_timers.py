@@ -14,7 +14,7 @@ from headrace.core.errors import UsageError
 from headrace.rows.hashing import partition_of
 from headrace.stores.base import Share
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.task.operators.timers import TIME_MAX, Timers, identity_of, named
+from headrace.task.state.timers import TIME_MAX, Timers, identity_of, named
 
 AXES: list[TimerAxis] = ["event", "processing"]
 
