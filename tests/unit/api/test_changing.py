@@ -324,3 +324,26 @@ def test_rows_with_deletions_become_changes_tables_and_rows_again() -> None:
     with back.test() as t:
         t.feed("log", log)
         assert total(t.read("again")) == [(1, "DE"), (2, "AT")]
+
+
+def test_a_remote_table_is_written_and_deleted_from() -> None:
+    there: dict[str, int] = {}
+
+    def store(rows: pl.DataFrame) -> None:
+        there.update(rows.rows())
+
+    def remove(keys: pl.DataFrame) -> None:
+        for key in keys.get_column("k"):
+            there.pop(key, None)
+
+    app = hr.App("remote")
+    table = app.table("there", key="k", schema=COLUMNS, remote=hr.tables.remote(write=store, delete=remove))
+    app.input("rows", CHANGES, key="k").changes("k").send_to(table)
+    with app.test() as t:
+        t.feed("rows", [change(INSERT, "a", 1), change(INSERT, "b", 2), change(INSERT, "c", 3)])
+        t.feed("rows", [change(BEFORE, "a", 1), change(AFTER, "a", 4), change(DELETE, "b", 2)])
+        t.end()
+    assert there == {"a": 4, "c": 3}
+    written = app.table("written", key="k", schema=COLUMNS, remote=hr.tables.remote(write=store))
+    with pytest.raises(DeclarationError, match="there is no function to delete rows of the remote table 'written'"):
+        app.input("more", CHANGES).changes("k", id="more-rows").send_to(written)
