@@ -1,8 +1,8 @@
 """Running aggregates: of all rows of a key so far, told as changes.
 
 The state has one row for each key: the parts of its aggregates (``aggregation.py``). A batch's partial results are
-merged with the rows of its keys, and the difference is told. With ``every``, ``<id>.told`` keeps what was last said of
-a key until its time has come.
+merged with the rows of its keys, and the difference is told. With ``every``, ``<id>.told`` keeps the result that was
+told last until it is a key's turn again.
 
 **Rows that are taken away.** The parts of counts, sums and means are taken away from the earlier ones. Infinities and
 NaN are counted apart from a sum of floating-point numbers, which couldn't lose them again; its last digits may differ
@@ -76,7 +76,7 @@ class GroupByOperator(Aggregating):
         additive = [(name, one) for name, one in inner if one.kind in _ADDITIVE]
         self._subtraction = Aggregation(additive, wide, spec.input, at=at, calling=self.calling)
         self._counted = [_N, _SEEN, _MOVED] if self._changing else []
-        self._values = _Values(node.id, self.keys, spec, self.calling, forms[f"{node.id}.values"])
+        self._values = _Values(node.id, self.keys, spec, forms[f"{node.id}.values"])
         self._rows = _Rows(node.id, self.keys, spec, at, self.calling, forms[f"{node.id}.rows"])
         self._columns = [*self.keys, *self.aggregation.parts, *self._counted]
         self._store = KeyedRows(node.id, self.keys, [], [], self._conformed, form=forms[node.id], shown=self._shown)
@@ -255,10 +255,9 @@ def _may_be_infinite(spec: GroupBy, expr: pl.Expr) -> bool:
 class _Values:
     """The distinct values of each key, and how many rows have them: without changes 1."""
 
-    def __init__(self, id_: str, keys: list[str], spec: GroupBy, calling: Calling, form: StateForm) -> None:
+    def __init__(self, id_: str, keys: list[str], spec: GroupBy, form: StateForm) -> None:
         self._keys = keys
         self._changing = carries(spec.input.columns)
-        self._calling = calling
         self._families: dict[str, tuple[pl.Expr, dict[str, pl.Expr | None]]] = {}
         for name, aggregate in spec.aggregates:
             if aggregate.kind == "n_unique" and aggregate.expr is not None:
