@@ -366,15 +366,21 @@ class KeyedRows(StateStore):
         """Remove and return all rows of these distinct keys, oldest first; None if there are none."""
         keys, hashes, _ = self._in_order(keys)
         frames = []
+        gone = np.zeros(keys.height, np.bool_)
         for settled, segment in self._all():
             found = segment.find(keys, hashes, self._keys, self._last(hashes))
             if found is not None:
-                places, rows, _ = found
+                places, rows, asked = found
                 frames.append(rows)
                 segment.kill(places)
                 if settled:
-                    self._removed.append(rows.select(self._row))
                     self._tiers.changed = True
+                    if self._row == self._keys:
+                        gone[asked] = True
+                    else:
+                        self._removed.append(rows.select(self._row))
+        if gone.any():  # nothing tells the rows of a key apart: all are gone, and its name says so
+            self._removed.append(rows_where(keys.select(self._row), pl.Series(gone)))
         self._drop_empty()
         return concat_rows(frames) if frames else None
 

@@ -52,6 +52,24 @@ def test_a_key_may_have_several_rows_and_a_null_is_a_key() -> None:
     assert sessions.take(keys("a")) is None
 
 
+def test_rows_of_a_key_that_nothing_tells_apart_are_removed_by_its_name() -> None:
+    before, after = (KeyedRows("rows", ["key"], [], ["due"]) for _ in range(2))
+    a, b = [("a", 1, 9, 1)] * 3, [("b", n, 9, n) for n in range(6)]
+    changes: list[list[bytes]] = []
+    for some in (rows(*a, *b), rows(*a)):
+        before.put(some)
+        changes.append(before.take_changes(1))
+    assert held(before.take(keys("a"))) == [*a, *a]
+    before.put(rows(*a))
+    changes.append(before.take_changes(2))
+    for change in (change for commit in changes for change in commit):
+        after.apply(change)
+    assert held(after.scan()) == held(before.scan()) == [*a, *b]
+    assert after.entries() == 9
+    (removed,) = (decode_rows(change[1:]) for change in changes[-1] if change[:1] == b"\x02")
+    assert removed.rows() == [("a",)]
+
+
 def test_what_is_due_is_taken_by_any_due_column() -> None:
     sessions = store()
     sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2), ("c", 3, 7, 3)))
