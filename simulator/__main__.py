@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 
+from simulator import changing_rows
 from simulator.declared import CASES
 from simulator.run import (
     ALONE_SHAPES,
@@ -22,6 +23,8 @@ from simulator.run import (
 from simulator.shapes import MOVED, SHAPES
 
 MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
+_CHANGING = {case.name for case in changing_rows.CASES}
+_OF_APPS = *CASES, *CUT_SHAPES, *RESTORED_SHAPES, *OBJECT_SHAPES, *POWER_SHAPES, *PROCESS_SHAPES, *ALONE_SHAPES
 
 _GROUPS = {
     "bare": tuple(SHAPES),
@@ -34,10 +37,11 @@ _GROUPS = {
     "power": POWER_SHAPES,
     "process": PROCESS_SHAPES,
     "alone": ALONE_SHAPES,
+    "changing": tuple(shape for shape in _OF_APPS if shape.partition("+")[0] in _CHANGING),
 }
 """Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
 move, both with savepoints, apps that are restored, both with snapshots in an object store, both on a machine whose
-power fails, apps there that don't wait for the disk, and both in one container."""
+power fails, apps there that don't wait for the disk, and both in one container; and apps whose rows change, each way."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000

@@ -45,6 +45,7 @@ from simulator.planned import AppShape
 from simulator.shapes import TaskShape
 from simulator.shard_judge import ShardJudge
 from simulator.storage import STEP, Folder
+from simulator.sums import CHANGE, WrongChangeError, added_up
 from simulator.world import World
 
 _LAYOUTS_KEY = b"\xff"
@@ -297,8 +298,22 @@ class AppOracle(Oracle):
             found = together(rows for account in accounts for rows in account.written)
             wanted = heard_again(operators, heard)
             for stream in (found.keys() | wanted.keys()) - self.shape.plan.combined.keys():
-                if found.get(stream) != wanted.get(stream):
-                    self.fail(task, f"writes {found.get(stream)} to {stream}, one at a time {wanted.get(stream)}")
+                have, want = (self._comparable(task, stream, rows.get(stream, [])) for rows in (found, wanted))
+                if have != want:
+                    self.fail(task, f"writes {have} to {stream}, one at a time {want}")
+
+    def _comparable(self, who: object, stream: str, rows: Sequence[tuple[Any, ...]]) -> object:
+        """Rows that were written, so that they are equal whenever they are right."""
+        schema = self.shape.plan.streams[stream].spec.schema
+        if schema is None or CHANGE not in schema.columns:
+            return rows
+        return self._sum(who, stream, (dict(zip(sorted(schema.columns), row, strict=True)) for row in rows))
+
+    def _sum(self, who: object, stream: str, changes: Iterable[Row]) -> list[Row]:
+        try:
+            return added_up(changes, self.shape.case.keys.get(stream, ()))
+        except WrongChangeError as error:
+            self.fail(who, f"{stream}: {error}")
 
     @override
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
@@ -379,6 +394,7 @@ class AppOracle(Oracle):
         case, inputs = self.shape.case, self._read_inputs()
         if case.repeats_work:
             outputs |= self._committed_rows(lambda name: True)
+        outputs |= {name: self._sum("run", name, rows) for name, rows in outputs.items() if rows and CHANGE in rows[0]}
         wrong = case.wrong(inputs, outputs)
         if wrong is None and case.wrong_by_lives is not None:
             wrong = case.wrong_by_lives(inputs, outputs, self.lives)

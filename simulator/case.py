@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,8 @@ class AppCase:
     lasting: tuple[str, ...] = ()
     """Stores of other kinds that hold something even then: those of windows and joins don't."""
 
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By output the key of its changes, if they have one."""
     rescales: bool = True
     """Its state can be dealt to other numbers of tasks, where the plan doesn't say otherwise."""
     moved: bool = False

@@ -26,6 +26,7 @@ from simulator import (
     branched,
     caching,
     changed,
+    changing_rows,
     clocked,
     counted,
     expected,
@@ -440,6 +441,7 @@ CASES: Mapping[str, AppCase] = {
         *caching.CASES,
         *apart.CASES,
         *changed.CASES,
+        *changing_rows.CASES,
         *slotted.CASES,
         *_MOVED,
     )
