@@ -41,7 +41,7 @@ _GROUPS = {
 }
 """Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
 move, both with savepoints, apps that are restored, both with snapshots in an object store, both on a machine whose
-power fails, apps there that don't wait for the disk, and both in one container; and apps whose rows change, each way."""
+power fails, apps there that don't wait for the disk, both in one container, and all of apps whose rows change."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000

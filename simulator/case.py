@@ -77,7 +77,7 @@ class AppCase:
     """Stores of other kinds that hold something even then: those of windows and joins don't."""
 
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By output the key of its changes, if they have one."""
+    """By stream the key of its changes, if they have one."""
     rescales: bool = True
     """Its state can be dealt to other numbers of tasks, where the plan doesn't say otherwise."""
     moved: bool = False

@@ -181,7 +181,7 @@ CASES = (
         _declare_first,
         _first,
         lasting=("per-k", "top", "top.rest"),
-        keys={"first": ("half", "place")},
+        keys={"by-half": ("k",), "first": ("half", "place")},
         orders=0.6,
     ),
     AppCase(

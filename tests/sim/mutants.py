@@ -6,6 +6,7 @@ import mutants_by_lives
 import mutants_known
 import mutants_more
 import mutants_of_changes
+import mutants_of_changing_rows
 import mutants_of_durability
 import mutants_of_kinesis
 import mutants_of_objects
@@ -26,6 +27,7 @@ __all__ = [
     "mutants_known",
     "mutants_more",
     "mutants_of_changes",
+    "mutants_of_changing_rows",
     "mutants_of_durability",
     "mutants_of_kinesis",
     "mutants_of_objects",
