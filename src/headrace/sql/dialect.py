@@ -6,9 +6,11 @@ DESCRIPTOR(c)``, ``WATERMARK FOR c AS e`` and ``ROW<...>`` types. Only this modu
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError, TokenError
@@ -19,6 +21,7 @@ from headrace.core.errors import DeclarationError
 
 WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 _SNIPPET_CHARS = 60
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a hint
 
 
 def wrong(node: exp.Expr | None, what: str, hint: str | None = None) -> DeclarationError:
@@ -43,9 +46,20 @@ def place_of(node: exp.Expr | None) -> str:
     return f" (line {line}, column {col - (end - start)}: {text})"
 
 
-def line_of(node: exp.Expr) -> int:
-    """The first line of a statement of which something is known."""
-    return min((one.meta["line"] for one in node.walk() if "line" in one.meta), default=1)
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a text: its tree, its words as written, and the line where it begins."""
+
+    node: exp.Expr
+    text: str
+    line: int
+
+    @property
+    def quoted(self) -> str:
+        """What errors and plans may show of it: no options of ``CREATE TABLE``, some of which are passwords."""
+        if isinstance(self.node, exp.Create) and self.node.args.get("kind") == "TABLE":
+            return f"CREATE TABLE {self.node.find(exp.Table)}"
+        return self.text
 
 
 class Streams(Databricks):
@@ -87,17 +101,47 @@ class Streams(Databricks):
             return self.expression(exp.WatermarkColumnConstraint(this=column, expression=self._parse_assignment()))
 
 
-def parse(text: str) -> list[exp.Expr]:
+def parse(text: str) -> list[Statement]:
     """The statements of a text. Raises ``DeclarationError`` with line and column if it isn't SQL."""
+    dialect = Streams()
+    found = []
     try:
-        found = sqlglot.parse(text, read=Streams)
-    except (ParseError, TokenError) as error:
-        details = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-        where = f" (line {details['line']}, column {details['col']})" if details.get("line") else ""
-        near = f" at {details['highlight']!r}" if details.get("highlight") else ""
-        what = details.get("description") or str(error).partition("\n")[0]
-        raise DeclarationError(f"this isn't SQL that Headrace reads: {what}{near}{where}", hint=_HINT) from None
-    return [one for one in found if one is not None]
+        for tokens in _statements(dialect.tokenize(text)):
+            node = dialect.parser().parse(tokens, text)[0]
+            if node is not None:
+                first, last = tokens[0], tokens[-1]
+                found.append(Statement(node, text[first.start : last.end + 1], first.line))
+    except TokenError as error:
+        mark = str(error.__cause__).removeprefix("Missing ").partition(" ")[0]
+        mark = mark if mark in text else "/*"
+        before = text[: text.rfind(mark)]
+        where = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+        raise DeclarationError(
+            f"this isn't SQL: what {mark} begins has no end ({where})", hint=f"close it, or leave out {mark}"
+        ) from None
+    except ParseError as error:
+        raise _unparsed(error.errors[0]) from None
+    return found
+
+
+def _statements(tokens: list[Any]) -> Iterator[list[Any]]:
+    some: list[Any] = []
+    for token in tokens:
+        if token.token_type is not TokenType.SEMICOLON:
+            some.append(token)
+        elif some:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _unparsed(about: dict[str, Any]) -> DeclarationError:
+    what = about.get("description", "").partition("but got <Token")[0].removeprefix("Invalid expression / ").strip()
+    near = about.get("highlight") or ""
+    after = "after" if what.startswith("Expected ") else "at"
+    where = f"line {about.get('line')}, column {about.get('col', 0) - len(near) + 1}: {near}"
+    return DeclarationError(f"this isn't SQL that Headrace reads: {what} {after} {near!r} ({where})", hint=_HINT)
 
 
 _HINT = "the dialect is Spark SQL with TUMBLE, HOP and SESSION; look at docs/sql.md for what it has"

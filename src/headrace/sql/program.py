@@ -30,7 +30,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.plug_ins import loaded, own_points, plug_in
 from headrace.rows.changes import CHANGE
 from headrace.rows.schema import Schema
-from headrace.sql.dialect import Streams, line_of, parse, wrong
+from headrace.sql.dialect import parse, wrong
 from headrace.sql.expressions import Function, data_type, duration_ms, translate
 from headrace.sql.queries import Queries, Shared
 from headrace.sql.relations import Relation
@@ -81,11 +81,13 @@ class Catalogue:
         caller = here()
         with declared_at(Location(file, 1)) if file is not None else nullcontext(), Declaring("sql"):
             statements = parse(text)
-        for number, node in enumerate(statements):
-            words = " ".join(node.sql(dialect=Streams).split())
-            where = Location(caller.file, caller.line, words) if file is None else Location(file, line_of(node), words)
+        for number, one in enumerate(statements):
+            first, code = one.quoted.partition("\n")[0].rstrip(), one.quoted
+            where = Location(caller.file, caller.line, first, code)
+            if file is not None:
+                where = Location(file, one.line, first, code)
             with declared_at(where), Declaring("sql"):
-                result = self._statement(node, name or f"query{number or ''}")
+                result = self._statement(one.node, name or f"query{number or ''}")
         return result
 
     def _statement(self, node: exp.Expr, name: str) -> Stream | None:
@@ -345,10 +347,14 @@ def _stored(expr: pl.Expr, dtype: pl.DataType, table: DeclaredTable, name: str, 
 def _partitions(table: DeclaredTable) -> int | None:
     text = table.options.get(PARTITIONS)
     if text is not None and not text.isdigit():
-        raise wrong(
-            table.node.args.get("properties"), f"{text!r} isn't a number of partitions", "write 'partitions' = '4'"
-        )
+        raise wrong(_option(table, PARTITIONS), f"{text!r} isn't a number of partitions", "write 'partitions' = '4'")
     return None if text is None else int(text)
+
+
+def _option(table: DeclaredTable, name: str) -> exp.Expr:
+    """The name of an option, for errors: its value may be a password."""
+    properties = table.node.args["properties"].expressions
+    return next((one.this for one in properties if one.name == name), table.node.this.this)
 
 
 # -- connectors --------------------------------------------------------------------------------------
@@ -365,7 +371,7 @@ def _system(table: DeclaredTable) -> SystemDescriptor | None:
         known = sorted({*_OWN, *own_points(_GROUP)})
         near = difflib.get_close_matches(kind, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-        raise wrong(table.node.args.get("properties"), f"there is no connector {kind!r}", hint)
+        raise wrong(_option(table, "connector"), f"there is no connector {kind!r}", hint)
     return typing.cast("SystemDescriptor", make(**_arguments(make, kind, options, table)))
 
 
@@ -378,7 +384,7 @@ def _arguments(make: Callable[..., Any], kind: str, options: Mapping[str, str], 
         if argument not in signature.parameters:
             near = difflib.get_close_matches(argument, signature.parameters, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(signature.parameters)}"
-            raise wrong(table.node.args.get("properties"), f"the connector {kind!r} has no option {name!r}", hint)
+            raise wrong(_option(table, name), f"the connector {kind!r} has no option {name!r}", hint)
         found[argument] = _converted(text, hints.get(argument, str), name, table)
     return found
 
@@ -392,7 +398,7 @@ def _converted(text: str, wanted: Any, name: str, table: DeclaredTable) -> Any:
     if str in kinds or Any in kinds or any(typing.get_origin(one) is Literal for one in kinds):
         return text
     raise wrong(
-        table.node.args.get("properties"),
+        _option(table, name),
         f"the option {name!r} can't be said in SQL",
         "declare the table in Python: app.input(...)",
     )

@@ -141,7 +141,7 @@ def test_wrong_arguments(views: hr.Stream, members: hr.Stream, arguments: dict[s
 
 def test_a_flow_of_changes_takes_no_join_within_a_time(views: hr.Stream) -> None:
     changing = views.partition_by("member", id="p").changes("member")
-    with pytest.raises(hr.errors.DeclarationError, match="whose rows may be changed or deleted later"):
+    with pytest.raises(hr.errors.DeclarationError, match="may be that of an earlier row"):
         changing.join(views, on="member", within="1h")
 
 
