@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -132,13 +132,11 @@ def load_app(
 
 
 def _loaded(target: str | Path, name: str | None, arguments: Sequence[str], values: Sequence[str]) -> Declarations:
-    if str(target).endswith(".sql"):
-        if values or name is not None:
-            raise UsageError(f"{target} is one app, which is called as the file is", hint="leave out --arg and --app")
-        return sql_app(target)
     place, _, variable = str(target).rpartition(":")
     if not place or not variable.isidentifier() or Path(target).exists():
         place, variable = str(target), ""
+    if place.lower().endswith(".sql"):
+        return _of_sql(Path(place), {f":{variable}": variable, "--app": name, "--arg": values, "arguments": arguments})
     if variable and name is not None:
         raise UsageError(f"{target} and --app both name an app", hint="leave out --app")
     is_module = all(part.isidentifier() for part in place.split(".")) and not place.endswith(".py")
@@ -166,6 +164,14 @@ def _loaded(target: str | Path, name: str | None, arguments: Sequence[str], valu
             f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"choose one: --app {min(apps)}"
         )
     return next(iter(apps.values()))
+
+
+def _of_sql(path: Path, given: Mapping[str, object]) -> App:
+    unfit = [option for option, value in given.items() if value]
+    if unfit:
+        raise UsageError(f"{path} is one app, and statements of SQL take no arguments", hint=f"leave out {unfit[0]}")
+    _read(path)
+    return sql_app(path)
 
 
 def load_runnable_app(
@@ -301,7 +307,7 @@ def _functions_hint(module: ModuleType, place: str) -> str | None:
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="give the Python file that declares the app")
+        raise UsageError(f"{path} is a folder", hint="give the file that declares the app, of Python or SQL")
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
