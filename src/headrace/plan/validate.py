@@ -233,7 +233,8 @@ def missing(spec: StreamSpec, meant: str | None = None) -> PlanError:
         name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
         create = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
         if spec.system.kind != "kafka":
-            create += ", or let the start do it: create=N"
+            own = "WITH ('partitions' = 'N')" if spec.location.text.startswith("CREATE TABLE") else "create=N"
+            create += f", or let the start do it: {own}"
         hint = f"did you mean {meant!r}? Otherwise {create}" if meant else create
     else:
         hint = f"check the location that the system {spec.system.name!r} names, and the stream's name"

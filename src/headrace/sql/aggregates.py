@@ -94,7 +94,7 @@ class Aggregates:
 
     def _sum(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
         """Null without values, where Polars has 0."""
-        value = self._plain(node, where)
+        value = self._number(node, where)
         return pl.when(self._ask(hr.count(value.expr)) > 0).then(self._ask(hr.sum(value.expr)))
 
     def _plain(self, node: exp.Expr, where: pl.Expr | None) -> Value:
@@ -102,9 +102,19 @@ class Aggregates:
             raise wrong(node, "DISTINCT is for COUNT", "select the distinct rows in a sub-query first")
         return self._given(node.this, where)
 
+    def _number(self, node: exp.Expr, where: pl.Expr | None) -> Value:
+        value = self._plain(node, where)
+        if not value.dtype.is_numeric() and value.dtype != pl.Null:
+            hint = "write CAST(... AS DOUBLE)"
+            raise wrong(node, f"{node.key.upper()} takes numbers, and this is {value.dtype}", hint)
+        return value
+
+    def _mean(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
+        return self._ask(hr.mean(self._number(node, where).expr))
+
     def _spread(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
         """Variance from sums; of a sample unless the name says population."""
-        value = self._plain(node, where).expr.cast(pl.Float64)
+        value = self._number(node, where).expr.cast(pl.Float64)
         number, mean, squares = self._ask(hr.count(value)), self._ask(hr.mean(value)), self._ask(hr.sum(value * value))
         whole = isinstance(node, exp.StddevPop | exp.VariancePop)
         by = number if whole else number - 1
@@ -126,7 +136,7 @@ def _with(function: Callable[[pl.Expr], Aggregate]) -> Callable[[Aggregates, exp
 _RULES: Mapping[type[exp.Expr], Callable[[Aggregates, exp.Expr, pl.Expr | None], pl.Expr]] = {
     exp.Count: Aggregates._count,
     exp.Sum: Aggregates._sum,
-    exp.Avg: _with(hr.mean),
+    exp.Avg: Aggregates._mean,
     exp.Min: _with(hr.min),
     exp.Max: _with(hr.max),
     exp.First: _with(hr.first),

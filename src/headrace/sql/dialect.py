@@ -48,10 +48,11 @@ def place_of(node: exp.Expr | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a text: its tree, its words as written, and the line where it begins."""
+    """One statement of a text: its tree, its words as written, and where it begins: the place and the line."""
 
     node: exp.Expr
     text: str
+    start: int
     line: int
 
     @property
@@ -110,7 +111,7 @@ def parse(text: str) -> list[Statement]:
             node = dialect.parser().parse(tokens, text)[0]
             if node is not None:
                 first, last = tokens[0], tokens[-1]
-                found.append(Statement(node, text[first.start : last.end + 1], first.line))
+                found.append(Statement(node, text[first.start : last.end + 1], first.start, first.line))
     except TokenError as error:
         mark = str(error.__cause__).removeprefix("Missing ").partition(" ")[0]
         mark = mark if mark in text else "/*"
@@ -134,6 +135,16 @@ def _statements(tokens: list[Any]) -> Iterator[list[Any]]:
             some = []
     if some:
         yield some
+
+
+def end_of_rows(text: str) -> int:
+    """Where the ORDER BY or LIMIT of a query begins; without one, where the text ends."""
+    depth = 0
+    for token in Streams().tokenize(text):
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth == 0 and token.token_type in (TokenType.ORDER_BY, TokenType.LIMIT):
+            return int(token.start)
+    return len(text)
 
 
 def _unparsed(about: dict[str, Any]) -> DeclarationError:

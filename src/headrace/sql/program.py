@@ -11,10 +11,10 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import polars as pl
 from sqlglot import exp
@@ -22,10 +22,10 @@ from sqlglot import exp
 from headrace.api.app import Declarations
 from headrace.api.checks import Declaring, Location, declared_at, here
 from headrace.api.descriptors import SystemDescriptor, csv, files, log, memory
-from headrace.api.draft import Table
-from headrace.api.specs import Role
+from headrace.api.draft import Output, Table
+from headrace.api.specs import Role, StreamSpec
 from headrace.api.stream import Stream
-from headrace.core.clock import Duration
+from headrace.core.clock import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.plug_ins import loaded, own_points, plug_in
 from headrace.rows.changes import CHANGE
@@ -34,13 +34,14 @@ from headrace.sql.dialect import parse, wrong
 from headrace.sql.expressions import Function, data_type, duration_ms, translate
 from headrace.sql.queries import Queries, Shared
 from headrace.sql.relations import Relation
-
-if TYPE_CHECKING:
-    pass
+from headrace.systems.registry import keeps_rows
 
 _INTERNAL = ("log", "default")
 _GROUP = "headrace.io"
 _OWN: Mapping[str, Callable[..., Any]] = {"csv": csv, "files": files, "log": log, "memory": memory}
+_THROUGH_A_VIEW = "name the query by CREATE VIEW, and let both SELECT FROM it"
+DELETED = "deleted"
+"""The column that says in a place for new rows only that a row goes."""
 PARTITIONS = "partitions"
 """The option that says how many partitions a stream gets, if it isn't there."""
 
@@ -57,6 +58,7 @@ class DeclaredTable:
     lateness_ms: int
     options: dict[str, str]
     node: exp.Expr
+    where: Location
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class Catalogue:
     app: Declarations
     functions: dict[str, Function] = field(default_factory=dict)
     declared: dict[str, DeclaredTable] = field(default_factory=dict)
-    views: dict[str, tuple[str, exp.Expr]] = field(default_factory=dict)
+    views: dict[str, tuple[str, exp.Expr, Location]] = field(default_factory=dict)
     given: dict[str, Stream] = field(default_factory=dict)
     relations: dict[str, Relation] = field(default_factory=dict)
     written: dict[str, exp.Expr] = field(default_factory=dict)
@@ -102,17 +104,11 @@ class Catalogue:
             return None
         if isinstance(node, exp.Select | exp.SetOperation | exp.Subquery):
             return self._queries().planned(node, name).stream
-        if isinstance(node, exp.Command | exp.Use):
-            raise wrong(
-                node,
-                "this statement isn't supported",
-                "there are CREATE TABLE, CREATE VIEW, INSERT INTO, SELECT and SET",
-            )
-        raise wrong(
-            node,
-            f"{node.key.upper()} isn't supported",
-            "there are CREATE TABLE, CREATE VIEW, INSERT INTO, SELECT and SET",
-        )
+        hint = "there are CREATE TABLE, CREATE VIEW, INSERT INTO, SELECT and SET"
+        word = node.sql().split()[0]
+        if word.upper() in ("SHOW", "DESCRIBE", "EXPLAIN"):
+            hint = 'ask it of the prompt: headrace sql --execute "..."'
+        raise wrong(node, f"{word.upper()} is no statement of an app", hint)
 
     def _queries(self) -> Queries:
         return Queries(self.table, self.shared, self.functions, self.lookup, self.columns_of, self.ttl)
@@ -131,7 +127,7 @@ class Catalogue:
             return
         if kind == "VIEW":
             self._new(node.this.name, node)
-            self.views[node.this.name.casefold()] = node.this.name, node.expression
+            self.views[node.this.name.casefold()] = node.this.name, node.expression, here()
             return
         if kind != "TABLE" or not isinstance(node.this, exp.Schema):
             raise wrong(
@@ -153,49 +149,47 @@ class Catalogue:
             if name not in ("state.ttl", "table.exec.state.ttl"):
                 raise wrong(node, f"there is no setting {name}", "SET 'state.ttl' = '7d' bounds what joins keep")
             self.ttl = value.replace(" ", "")
+            if self.ttl != "never":
+                try:
+                    to_ms(self.ttl, name)
+                except DeclarationError as error:
+                    raise wrong(assignment.expression, error.message, "write '7d', '12h' or 'never'") from None
 
     def _insert(self, node: exp.Insert) -> None:
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
         name = target.name
-        known = self.written.get(name.casefold())
-        if known is not None:
-            raise wrong(
-                node.this,
-                f"{name} is written by two statements",
-                "write INSERT INTO ... SELECT ... UNION ALL SELECT ...",
-            )
+        if name.casefold() in self.written:
+            hint = "write INSERT INTO ... SELECT ... UNION ALL SELECT ..."
+            raise wrong(node.this, f"{name} is written by two statements", hint)
+        if node.args.get("overwrite"):
+            raise wrong(node.this, "a stream can't be overwritten", "write INSERT INTO")
         self.written[name.casefold()] = node
         relation = self._queries().planned(node.expression, name)
+        if any(one.id.casefold() == name.casefold() and one.role is Role.SOURCE for one in self._streams()):
+            raise wrong(node.this, f"{name} is read by this app, and can't be written by it, too", _THROUGH_A_VIEW)
         declared = self.declared.get(name.casefold())
-        columns = list(relation.all_of(""))
-        if isinstance(node.this, exp.Schema):
-            listed = [one.name for one in node.this.expressions]
-        else:
-            listed = list(declared.schema.columns) if declared is not None else [one.name for one in columns]
-        if len(listed) != len(columns):
-            raise wrong(
-                node.expression,
-                f"the query has {len(columns)} columns, and {name} takes {len(listed)}",
-                f"it takes {', '.join(listed)}",
-            )
-        exprs = {}
-        for to, one in zip(listed, columns, strict=True):
-            expr = pl.col(one.column or "")
-            if declared is not None:
-                expr = _stored(expr, relation.columns[one.column or ""], declared, to, node)
-            exprs[to] = expr
+        exprs = _written(node, relation, declared, name)
         plain = all(one.meta.is_column() and one.meta.output_name() == to for to, one in exprs.items())
         own = [column for column in relation.columns if column != CHANGE]
-        stream = relation.stream if plain and own == listed else relation.stream.select(**exprs)
-        if declared is not None and declared.key and stream.changing:
-            stream = _keyed(stream, declared, name)
-        stream.send_to(self._output(name, declared))
+        stream = relation.stream if plain and own == list(exprs) else relation.stream.select(**exprs)
+        output = self._output(name, declared)
+        if declared is not None and stream.changing:
+            if declared.key:
+                stream = _keyed(stream, declared, name)
+            if keeps_rows(output.spec.system):
+                if not declared.key or DELETED not in declared.schema.columns:
+                    hint = f"give {name} a PRIMARY KEY and a column {DELETED} BOOLEAN, for the new row of each key"
+                    kind = output.spec.system.kind
+                    raise wrong(node.this, f"{kind} only takes new rows, and this query changes earlier ones", hint)
+                stream = stream.upserts(DELETED)
+        stream.send_to(output)
 
-    def _output(self, name: str, declared: DeclaredTable | None) -> Any:
+    def _streams(self) -> Iterable[StreamSpec]:
+        return self.app._draft.streams.values()
+
+    def _output(self, name: str, declared: DeclaredTable | None) -> Output:
         draft = self.app._draft
         if name in draft.streams and draft.streams[name].role is Role.SINK:
-            from headrace.api.draft import Output
-
             return Output(draft, name)
         if declared is None:
             return self.app.output(name)
@@ -214,8 +208,14 @@ class Catalogue:
         if name in self.given:
             return Relation.of(self.given[name], node.name, self.functions)
         if name in self.views:
-            own, query = self.views[name]
-            return self._queries().planned(query, own).aliased(own)
+            own, query, where = self.views[name]
+            try:
+                return self._queries().planned(query, own).aliased(own)
+            except DeclarationError as error:
+                error.message = f"in the view {own} of {where}: {error.message}"
+                raise
+        if name in self.written:
+            raise wrong(node, f"{node.name} is written by this app, and can't be read by it, too", _THROUGH_A_VIEW)
         if name in self.declared:
             return self._input(self.declared[name])
         draft = self.app._draft
@@ -228,7 +228,7 @@ class Catalogue:
             *self.given,
             *self.views,
             *self.declared,
-            *(s.id for s in draft.streams.values() if s.role is Role.SOURCE),
+            *(s.id for s in self._streams() if s.role is Role.SOURCE),
         ]
         near = difflib.get_close_matches(node.name, names, n=1)
         hint = (
@@ -261,12 +261,39 @@ class Catalogue:
         arguments: dict[str, Any] = {"system": _system(table), "create": _partitions(table)}
         if table.time is not None:
             arguments |= {"event_time": table.time, "lateness": f"{table.lateness_ms}ms"}
-        stream = self.app.input(table.name, table.schema, **arguments)
+        with declared_at(table.where):
+            stream = self.app.input(table.name, table.schema, **arguments)
         relation = Relation.of(stream, table.name, self.functions)
         for name, expr in table.computed.items():
             stream = relation.stream.with_columns(translate(expr, relation).expr.alias(name))
             relation = Relation.of(stream, table.name, self.functions)
         return relation
+
+
+def _written(node: exp.Insert, relation: Relation, declared: DeclaredTable | None, name: str) -> dict[str, pl.Expr]:
+    """What the columns of a table get from a query."""
+    columns = list(relation.all_of(""))
+    known = [one.name for one in columns] if declared is None else list(declared.schema.columns)
+    if isinstance(node.this, exp.Schema):
+        listed = [one.name for one in node.this.expressions]
+        unknown = [one for one in node.this.expressions if declared is not None and one.name not in known]
+        if unknown:
+            raise wrong(unknown[0], f"{name} has no column {unknown[0].name}", f"there are {', '.join(known)}")
+    else:
+        listed = [one for one in known if not (relation.stream.changing and one == DELETED)]
+    if len(listed) != len(columns):
+        what = f"the query has {len(columns)} columns, and {name} takes {len(listed)}"
+        raise wrong(node.expression, what, f"it takes {', '.join(listed)}")
+    exprs: dict[str, pl.Expr] = {}
+    items = getattr(node.expression, "expressions", [])
+    places = items if len(items) == len(listed) else [node.expression] * len(listed)
+    for to, one, place in zip(listed, columns, places, strict=True):
+        if to in exprs:
+            raise wrong(place, f"two columns are called {to}", "give one another name: ... AS name")
+        exprs[to] = pl.col(one.column or "")
+        if declared is not None:
+            exprs[to] = _stored(exprs[to], relation.columns[one.column or ""], declared, to, place)
+    return exprs
 
 
 def _keyed(stream: Stream, declared: DeclaredTable, name: str) -> Stream:
@@ -281,9 +308,11 @@ def _declared(node: exp.Create) -> DeclaredTable:
     columns: dict[str, pl.DataType] = {}
     computed: dict[str, exp.Expr] = {}
     key: tuple[str, ...] = ()
-    time, lateness = None, 0
+    time, lateness, mark = None, 0, node
     for one in node.this.expressions:
         if isinstance(one, exp.ColumnDef):
+            if one.name in columns or one.name in computed:
+                raise wrong(one, f"there are two columns {one.name}", "leave one out")
             rules = [constraint.kind for constraint in one.args.get("constraints") or []]
             made = next((rule for rule in rules if isinstance(rule, exp.ComputedColumnConstraint)), None)
             if made is not None:
@@ -295,6 +324,7 @@ def _declared(node: exp.Create) -> DeclaredTable:
             if any(isinstance(rule, exp.PrimaryKeyColumnConstraint) for rule in rules):
                 key = (one.name,)
         elif isinstance(one, exp.WatermarkColumnConstraint):
+            mark = one
             time, lateness = _watermark(one)
         elif isinstance(one, exp.PrimaryKey):
             key = tuple(part.name for part in one.expressions)
@@ -302,10 +332,10 @@ def _declared(node: exp.Create) -> DeclaredTable:
             raise wrong(one, "this isn't supported in CREATE TABLE", "there are columns, PRIMARY KEY and WATERMARK FOR")
     if time is not None and time not in columns:
         what = "is computed" if time in computed else "isn't a column"
-        raise wrong(node, f"the watermark's column {time} {what}", "a watermark is for a column that the stream has")
+        raise wrong(mark, f"the watermark's column {time} {what}", "a watermark is for a column that the stream has")
     if time is not None and not isinstance(columns[time], pl.Datetime) and columns[time] != pl.Int64:
         raise wrong(
-            node, f"the watermark's column {time} is {columns[time]}", "it is a TIMESTAMP, or a BIGINT of milliseconds"
+            mark, f"the watermark's column {time} is {columns[time]}", "it is a TIMESTAMP, or a BIGINT of milliseconds"
         )
     properties = node.args.get("properties")
     options = {
@@ -313,7 +343,7 @@ def _declared(node: exp.Create) -> DeclaredTable:
         for one in (properties.expressions if properties else [])
         if isinstance(one, exp.Property)
     }
-    return DeclaredTable(node.this.this.name, Schema.of(columns), computed, key, time, lateness, options, node)
+    return DeclaredTable(node.this.this.name, Schema.of(columns), computed, key, time, lateness, options, node, here())
 
 
 def _watermark(node: exp.WatermarkColumnConstraint) -> tuple[str, int]:
@@ -329,8 +359,6 @@ def _watermark(node: exp.WatermarkColumnConstraint) -> tuple[str, int]:
 
 def _stored(expr: pl.Expr, dtype: pl.DataType, table: DeclaredTable, name: str, node: exp.Expr) -> pl.Expr:
     """A value as the column of a table has it: numbers and times may become wider or narrower, nothing else changes."""
-    if name not in table.schema.columns:
-        raise wrong(node, f"{table.name} has no column {name}", f"there are {', '.join(table.schema.columns)}")
     wanted = table.schema.columns[name]
     if dtype == wanted:
         return expr
@@ -386,6 +414,10 @@ def _arguments(make: Callable[..., Any], kind: str, options: Mapping[str, str], 
             hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(signature.parameters)}"
             raise wrong(_option(table, name), f"the connector {kind!r} has no option {name!r}", hint)
         found[argument] = _converted(text, hints.get(argument, str), name, table)
+    for name, one in signature.parameters.items():
+        if name not in found and one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            hint = f"add '{name}' = '...'"
+            raise wrong(_option(table, "connector"), f"the connector {kind!r} needs the option {name!r}", hint)
     return found
 
 

@@ -46,7 +46,19 @@ from headrace.sql.relations import (
 
 Tables = Callable[[exp.Table], Relation]
 """What a table of the statement is; raises ``DeclarationError`` if there is none."""
-_ALWAYS = "always$"
+_ALWAYS, _ORDER = "always$", "order$"
+_CLAUSES = frozenset(
+    {"with_", "expressions", "distinct", "from_", "joins", "where", "group", "having", "order", "limit"}
+)
+_OF_TABLE = frozenset({"this", "alias", "db", "catalog"})
+_OF_UNION = frozenset({"with_", "this", "expression", "distinct"})
+_OTHER_WAYS = {
+    "qualify": "put a query around this one: SELECT * FROM (...) WHERE n <= 3",
+    "order": "put a query around this one: SELECT * FROM (...) ORDER BY ... LIMIT 10",
+    "limit": "put a query around this one: SELECT * FROM (...) ORDER BY ... LIMIT 10",
+    "version": "a table is looked up in a JOIN; here, leave it out",
+    "offset": "bound it: ORDER BY ... LIMIT 10",
+}
 
 
 @dataclass(slots=True)
@@ -128,6 +140,7 @@ class Queries:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
             return self._function(node.this, prefix).aliased(alias or "")
         if isinstance(node, exp.Table):
+            _check_clauses(node, _OF_TABLE)
             view = self._views.get(node.name.casefold())
             if view is not None and not node.db:
                 return self.query(view[0], view[1]).aliased(alias or node.name)
@@ -152,6 +165,7 @@ class Queries:
             raise wrong(
                 node, f"{node.key.upper()} isn't supported", "use a join, or NOT EXISTS written as an anti join"
             )
+        _check_clauses(node, _OF_UNION)
         left, right = self.planned(node.this, f"{prefix}-1"), self.planned(node.expression, f"{prefix}-2")
         ours, theirs = list(left.all_of("")), list(right.all_of(""))
         if len(ours) != len(theirs):
@@ -221,21 +235,18 @@ class _Select:
     prefix: str
 
     def planned(self) -> Relation:
-        for clause in ("limit", "offset", "sort", "cluster", "distribute"):
-            if self.node.args.get(clause) is not None and not (clause == "limit" and self.node.args.get("order")):
-                raise wrong(
-                    self.node.args[clause],
-                    f"{clause.upper()} of a stream isn't supported",
-                    "bound it: ORDER BY ... LIMIT 10",
-                )
-        order = self.node.args.get("order")
-        if order is not None and self.node.args.get("limit") is None:
+        _check_clauses(self.node, _CLAUSES)
+        if self.node.args.get("distinct") is not None:
+            _check_clauses(self.node.args["distinct"], frozenset())
+        order, limit = self.node.args.get("order"), self.node.args.get("limit")
+        if order is None and limit is not None:
+            raise wrong(limit, "LIMIT of a stream isn't supported", "bound it: ORDER BY ... LIMIT 10")
+        if order is not None and limit is None:
             raise wrong(order, "a stream has no end, so it can't be sorted", "add LIMIT 10, for the first rows so far")
         relation = self._from()
-        grouped = self.node.args.get("group")
-        items = list(self.node.expressions)
+        items, by = self._with_order(list(self.node.expressions))
         if (
-            grouped is not None
+            self.node.args.get("group") is not None
             or self.node.args.get("having") is not None
             or any(self._aggregates(one) for one in items)
         ):
@@ -243,7 +254,26 @@ class _Select:
         relation = self._selected(relation, items)
         if self.node.args.get("distinct"):
             relation = distinct(self.queries, relation, self.prefix)
-        return self._first_rows(relation) if order is not None else relation
+        return self._first_rows(relation, by) if order is not None else relation
+
+    def _with_order(self, items: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
+        """What to select and by which columns of that to sort: what ORDER BY has besides is selected, too."""
+        named = {one.alias_or_name for one in items}
+        everything = any(one.is_star for one in items)
+        by: list[exp.Expr] = []
+        hidden: list[exp.Expr] = []
+        order = self.node.args.get("order")
+        for one in order.expressions if order is not None else []:
+            node = one.this
+            if isinstance(node, exp.Literal) and not node.is_string:
+                item = _by_number(node, items)
+                node = exp.column(item.alias_or_name) if item.alias_or_name else item
+            plain = isinstance(node, exp.Column) and not node.table and (node.name in named or everything)
+            if not plain and not self.node.args.get("distinct"):
+                hidden.append(exp.alias_(node.copy(), f"{_ORDER}{len(hidden)}", quoted=True))
+                node = exp.column(exp.to_identifier(hidden[-1].alias, quoted=True))
+            by.append(node)
+        return [*items, *hidden], by
 
     def _id(self, clause: str) -> str:
         return named(f"{self.prefix}-{clause}")
@@ -422,6 +452,9 @@ class _Select:
         swapped = dict(keys)
         items = [_swapped(one, swapped) for one in items]
         conditions = [_swapped(one, swapped) for one in conditions]
+        for one in (*items, *conditions):
+            if not isinstance(one.unalias(), exp.Anonymous) or _old_bound(one.unalias()) is None:
+                _check_grouped(one, relation, result)
         return joins.filtered(result, conditions), items
 
     @staticmethod
@@ -430,7 +463,7 @@ class _Select:
         aliases = {one.alias: one.unalias() for one in items if isinstance(one, exp.Alias)}
         for node in group.expressions if group is not None else []:
             if isinstance(node, exp.Literal) and not node.is_string:
-                yield items[int(node.name) - 1].unalias()
+                yield _by_number(node, items).unalias()
             elif isinstance(node, exp.Column) and node.name in aliases and not relation.has(node):
                 yield aliases[node.name]
             else:
@@ -439,6 +472,8 @@ class _Select:
     def _keys(self, relation: Relation, items: Sequence[exp.Expr]) -> tuple[dict[str, str], Relation, bool]:
         """The columns to group by, by the text of their expressions; whether they are the bounds of windows, too."""
         group = self.node.args.get("group")
+        if group is not None:
+            _check_clauses(group, frozenset({"expressions"}))
         found: dict[str, str] = {}
         bounds = False
         for node in self._group_items(group, relation, items):
@@ -604,19 +639,44 @@ class _Select:
             return relation, named.column
         return relation.on(relation.stream.with_columns(translate(node, relation).expr.alias(name))), name
 
-    def _first_rows(self, relation: Relation) -> Relation:
+    def _first_rows(self, relation: Relation, nodes: Sequence[exp.Expr]) -> Relation:
         """``ORDER BY ... LIMIT n``: the first rows so far."""
         limit = self.node.args["limit"]
+        if not limit.expression.is_int or int(limit.expression.name) < 1:
+            raise wrong(limit, "LIMIT takes a number of at least 1", "write LIMIT 10")
         by: list[str] = []
-        down: list[bool] = []
-        for one in self.node.args["order"].expressions:
-            relation, name = self._as_column(relation, one.this, f"order${len(by)}")
+        for node in nodes:
+            relation, name = self._as_column(relation, node, f"{_ORDER}{len(by)}")
             by.append(name)
-            down.append(bool(one.args.get("desc")))
+        down = [bool(one.args.get("desc")) for one in self.node.args["order"].expressions]
         stream = self.queries.shared(relation.stream, (), self.prefix)
         top = stream.top(int(limit.expression.name), by, key=None, descending=down, id=self._id("top"))
-        added = [name for name in by if name.startswith("order$")]
-        return relation.on(top.drop(*added) if added else top, of_windows=None)
+        added = [name for name in by if name.startswith(_ORDER)]
+        names = tuple(one for one in relation.names_ if one.column not in added)
+        return relation.on(top.drop(*added) if added else top, names_=names, of_windows=None)
+
+
+def _check_clauses(node: exp.Expr, known: frozenset[str]) -> None:
+    """Refuse a clause that has no meaning here, rather than leaving it out."""
+    for name, value in node.args.items():
+        if value and name not in known:
+            part = value[0] if isinstance(value, list) else value
+            hint = _OTHER_WAYS.get(name, "look at docs/sql.md for what there is")
+            raise wrong(part if isinstance(part, exp.Expr) else node, f"{name.upper()} isn't supported", hint)
+
+
+def _by_number(node: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr:
+    number = int(node.name) if node.is_int else 0
+    if not 1 <= number <= len(items):
+        raise wrong(node, f"there is no column number {node.name} in the SELECT", f"write 1 to {len(items)}, or a name")
+    return items[number - 1]
+
+
+def _check_grouped(node: exp.Expr, before: Relation, after: Relation) -> None:
+    for column in node.find_all(exp.Column):
+        if before.has(column) and not after.has(column):
+            hint = f"add it to GROUP BY, or write MAX({column.name})"
+            raise wrong(column, f"{column.name} is neither grouped by nor aggregated", hint)
 
 
 def _row_bound(node: exp.Expr, name: str) -> int | None:

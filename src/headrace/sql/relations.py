@@ -91,7 +91,7 @@ class Relation:
 
     def names(self) -> list[str]:
         """All names, for "did you mean"."""
-        return list(dict.fromkeys(one.name for one in self.names_))
+        return list(dict.fromkeys(one.name for one in self.names_ if "$" not in one.name))
 
     def named(self, node: exp.Column) -> Name | None:
         """The name that a column of the statement means; raises if it may mean several."""
