@@ -15,7 +15,7 @@ is durable. Rows are read where that leaves no trace: in logs, files and DataFra
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from difflib import get_close_matches
@@ -544,11 +544,15 @@ ROWS_MAX = 1_000_000
 
 _POLL_BYTES = 1 << 20
 _POLLS_MAX = 10_000
-_LOGS = ("log", "kafka-log")
+LOGS = ("log", "kafka-log")
 
 
-def head(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -> pl.DataFrame:
-    """The first results of a step. ``sample``: how many rows of each input, or rows by the ids of inputs."""
+Take = Callable[[StreamSpec], pl.DataFrame]
+
+
+def head(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows] | Take) -> pl.DataFrame:
+    """The first results of a step. ``sample``: how many rows of each input, rows by the ids of inputs, or what takes
+    them from an input."""
     if type(rows) is not int or rows < 0:
         raise UsageError(f"head: {rows!r} isn't a number of rows")
     output = next(name for number in count() if (name := f"head-{number}") not in draft.streams | draft.nodes)
@@ -563,7 +567,9 @@ def head(draft: Draft, node: str, rows: int, sample: int | Mapping[str, Rows]) -
         return test.read(output).head(rows)
 
 
-def _samples(inputs: Mapping[str, StreamSpec], sample: int | Mapping[str, Rows]) -> dict[str, Rows]:
+def _samples(inputs: Mapping[str, StreamSpec], sample: int | Mapping[str, Rows] | Take) -> dict[str, Rows]:
+    if callable(sample):
+        return {id_: sample(spec) for id_, spec in inputs.items()}
     if isinstance(sample, Mapping):
         if unknown := sorted(sample.keys() - inputs.keys()):
             raise UsageError(
@@ -576,16 +582,17 @@ def _samples(inputs: Mapping[str, StreamSpec], sample: int | Mapping[str, Rows])
             f"head: sample={sample!r} isn't a number of rows up to {ROWS_MAX:,}",
             hint='write sample=1000, or pass your own rows by input: sample={"views": [...]}',
         )
-    return {id_: _first(spec, sample) for id_, spec in inputs.items()}
+    return {id_: first_rows(spec, sample) for id_, spec in inputs.items()}
 
 
-def _first(spec: StreamSpec, rows: int) -> pl.DataFrame:
+def first_rows(spec: StreamSpec, rows: int) -> pl.DataFrame:
+    """The first rows of an input, where reading leaves no trace."""
     where = f"head: input {spec.id!r} ({spec.location})"
     try:
         if spec.system.held is not None:
             found = as_polars(cast("Any", spec.system.held).limit(rows))
             batches = iter([cast("pl.DataFrame", found)])
-        elif spec.system.kind in _LOGS:
+        elif spec.system.kind in LOGS:
             batches = iter(StreamReader(spec.stream.name, system=spec.system))
         elif spec.system.kind == "files":
             batches = _of_files(spec)

@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 from headrace.core.deployment import SETTINGS, TRACEBACK_VARIABLE, find
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.log import FORMATS, LEVELS, LogSettings, logging_to
-from headrace.operate.cli import checkpoint, savepoint, startpoint, status, stream, table
+from headrace.operate.cli import checkpoint, savepoint, sql, startpoint, status, stream, table
 from headrace.operate.cli.console import Exit, exit_of, print_error, print_note, print_result, print_traceback
 from headrace.operate.cli.options import AsJson
 from headrace.operate.cli.run import backfill, doctor, new, plan, run
@@ -126,9 +126,9 @@ def _headrace(
 
 _Commands = dict[str, Callable[..., None]]
 _COMMANDS: _Commands = {
-    "new": new, "plan": plan, "offsets": status.offsets, "run": run, "backfill": backfill, "status": status.status,
-    "dashboard": status.dashboard, "peek": status.peek, "check": status.check, "metrics": status.metrics,
-    "doctor": doctor, "drain": status.drain, "version": version,
+    "new": new, "plan": plan, "offsets": status.offsets, "run": run, "backfill": backfill, "sql": sql.sql,
+    "status": status.status, "dashboard": status.dashboard, "peek": status.peek, "check": status.check,
+    "metrics": status.metrics, "doctor": doctor, "drain": status.drain, "version": version,
 }  # fmt: skip
 _GROUPS: dict[str, tuple[str, _Commands]] = {
     "stream": ("Create, write, read, check and end streams.", {

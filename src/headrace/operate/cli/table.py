@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from headrace.operate.words import columns_as_text, counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from headrace.run.table_routing import TableColumns, TaskRows
+    from headrace.run.table_routing import TaskRows
 
 TASK, VERSION = "@task", "@version"
 _UNBOUNDED = 100_000
@@ -132,7 +132,7 @@ def print_json_lines(parts: Sequence[TaskRows]) -> None:
         sys.stdout.write(encode_lines(part.rows.select(*about, pl.exclude(TASK, VERSION))).decode())
 
 
-def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
+def print_frames(schema: Mapping[str, pl.DataType], frames: Iterable[pl.DataFrame]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -140,14 +140,14 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
 
     from headrace.rows.text import encode_lines
 
-    lines = [json.loads(line) for part in parts for line in encode_lines(part.rows).splitlines()]
+    lines = [json.loads(line) for rows in frames for line in encode_lines(rows).splitlines()]
     if not lines:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, dtype in columns.schema.items():
+    for name, dtype in schema.items():
         table.add_column(Text(name), justify="right" if dtype.is_numeric() else "left", overflow="fold")
     for line in lines:
-        values = (line[name] for name in columns.schema)
+        values = (line[name] for name in schema)
         cells = ("-" if v is None else v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values)
         table.add_row(*map(Text, cells))
     here, out = sys.stdout.isatty(), StringIO()
@@ -199,7 +199,7 @@ def get(
         if as_json:
             print_json_lines(there)
         else:
-            print_rows(reader.described, there)
+            print_frames(reader.described.schema, [part.rows for part in there])
         if not there:
             print_note(f"table {table!r} {'has' if at is None else 'had'} no row of the key {', '.join(key)}")
         if not as_json:
@@ -310,7 +310,7 @@ def scan(
             if page.after is not None:
                 print_json({"@after": page.after}, indent=None)
             return
-        print_rows(reader.described, page.parts)
+        print_frames(reader.described.schema, [part.rows for part in page.parts])
         print_versions(page.parts)
         if page.after is not None:
             print_note(f"for the next rows, add --after {page.after}")
