@@ -311,7 +311,7 @@ class AppOracle(Oracle):
 
     def _sum(self, who: object, stream: str, changes: Iterable[Row]) -> list[Row]:
         try:
-            return added_up(changes, self.shape.case.keys.get(stream, ()))
+            return list(added_up(changes, self.shape.case.keys.get(stream, ())))
         except WrongChangeError as error:
             self.fail(who, f"{stream}: {error}")
 

@@ -308,7 +308,8 @@ def _declared(node: exp.Create) -> DeclaredTable:
     columns: dict[str, pl.DataType] = {}
     computed: dict[str, exp.Expr] = {}
     key: tuple[str, ...] = ()
-    time, lateness, mark = None, 0, node
+    time, lateness = None, 0
+    mark: exp.Expr = node
     for one in node.this.expressions:
         if isinstance(one, exp.ColumnDef):
             if one.name in columns or one.name in computed:
@@ -382,7 +383,8 @@ def _partitions(table: DeclaredTable) -> int | None:
 def _option(table: DeclaredTable, name: str) -> exp.Expr:
     """The name of an option, for errors: its value may be a password."""
     properties = table.node.args["properties"].expressions
-    return next((one.this for one in properties if one.name == name), table.node.this.this)
+    found: exp.Expr = next((one.this for one in properties if one.name == name), table.node.this.this)
+    return found
 
 
 # -- connectors --------------------------------------------------------------------------------------

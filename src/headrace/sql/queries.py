@@ -453,7 +453,8 @@ class _Select:
         items = [_swapped(one, swapped) for one in items]
         conditions = [_swapped(one, swapped) for one in conditions]
         for one in (*items, *conditions):
-            if not isinstance(one.unalias(), exp.Anonymous) or _old_bound(one.unalias()) is None:
+            plain = one.unalias()
+            if not isinstance(plain, exp.Anonymous) or _old_bound(plain) is None:
                 _check_grouped(one, relation, result)
         return joins.filtered(result, conditions), items
 

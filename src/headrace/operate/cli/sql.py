@@ -230,7 +230,7 @@ class Session:
     def _tables(self) -> pl.DataFrame:
         import polars as pl
 
-        found = []
+        found: list[tuple[str, str, str | None]] = []
         for name, (_, one) in self._declared.items():
             if one.node.args.get("kind"):
                 found.append((name, f"declared {one.node.args['kind'].lower()}", None))
@@ -238,7 +238,11 @@ class Session:
         for name, columns in self._streams().items():
             if name.casefold() not in declared and columns is not None:
                 found.append((name, "stream", ", ".join(columns)))
-        return pl.DataFrame(sorted(found), {"name": pl.String, "kind": pl.String, "columns": pl.String}, orient="row")
+        return pl.DataFrame(
+            sorted(found, key=lambda one: one[:2]),
+            {"name": pl.String, "kind": pl.String, "columns": pl.String},
+            orient="row",
+        )
 
     def _explain(self, one: Statement, text: str) -> None:
         from sqlglot import exp
