@@ -369,3 +369,24 @@ def test_what_fails_in_the_condition_names_the_step() -> None:
     ):
         fed(t, "left", left("x", 1))
         fed(t, "right", right("x", 1, 1))
+
+
+def test_a_last_partner_that_is_replaced_in_one_batch_leaves_none_alone() -> None:
+    with joined("right").test() as t:
+        fed(t, "right", right("x", 5, 6))
+        fed(t, "left", left("x", 1))
+        fed(t, "left", left("x", 1, "update_before"), left("x", 2, "update_after"))
+        assert total(t.read("out")) == [("x", 2, 5, 6)]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_partner_that_came_and_went_in_one_batch_was_a_partner(cut: bool) -> None:
+    with joined("right", ttl="10s").test() as t:
+        fed(t, "left", left("x", 1))
+        t.advance("5s")
+        fed(t, "right", right("x", 5, 6))
+        t.advance("6s")
+        came_and_went = [left("x", 2), left("x", 2, "delete")]
+        for batch in [[one] for one in came_and_went] if cut else [came_and_went]:
+            fed(t, "left", *batch)
+        assert total(t.read("out")) == [("x", None, 5, 6), ("x", 1, 5, 6)]
