@@ -390,3 +390,13 @@ def test_a_partner_that_came_and_went_in_one_batch_was_a_partner(cut: bool) -> N
         for batch in [[one] for one in came_and_went] if cut else [came_and_went]:
             fed(t, "left", *batch)
         assert total(t.read("out")) == [("x", None, 5, 6), ("x", 1, 5, 6)]
+
+
+def test_of_two_equal_rows_one_is_deleted_and_stays_so_after_a_restart() -> None:
+    with joined("inner").test() as t:
+        fed(t, "left", left("x", 1), left("x", 1), left("x", 3))
+        t.restart(checkpoint=True)
+        fed(t, "left", left("x", 1, "delete"), left("x", 3, "delete"))
+        t.restart(checkpoint=True)
+        fed(t, "right", right("x", 5, 6))
+        assert total(t.read("out")) == [("x", 1, 5, 6)]
