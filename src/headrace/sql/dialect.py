@@ -21,6 +21,7 @@ from headrace.core.errors import DeclarationError
 
 WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 _SNIPPET_CHARS = 60
+_SET = ("EXECUTE", "STATEMENT", "SET", "BEGIN")
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a hint
 
 
@@ -69,6 +70,7 @@ class Streams(Databricks):
     class Tokenizer(Databricks.Tokenizer):
         """Knows ``ROW`` as a struct."""
 
+        COMMANDS: ClassVar[Any] = Databricks.Tokenizer.COMMANDS - {TokenType.EXECUTE}  # else its text isn't read
         KEYWORDS: ClassVar[dict[str, Any]] = {**Databricks.Tokenizer.KEYWORDS, "ROW": TokenType.STRUCT}
 
     class Parser(DatabricksParser):
@@ -126,15 +128,17 @@ def parse(text: str) -> list[Statement]:
 
 
 def _statements(tokens: list[Any]) -> Iterator[list[Any]]:
+    """The statements between semicolons. A statement set is its statements, as an app runs all of them together."""
     some: list[Any] = []
-    for token in tokens:
-        if token.token_type is not TokenType.SEMICOLON:
+    for token in [*tokens, None]:
+        if token is not None and token.token_type is not TokenType.SEMICOLON:
             some.append(token)
-        elif some:
+            continue
+        words = [one.text.upper() for one in some[: len(_SET)]]
+        some = some[len(_SET) :] if tuple(words) == _SET else [] if words == ["END"] else some
+        if some:
             yield some
-            some = []
-    if some:
-        yield some
+        some = []
 
 
 def end_of_rows(text: str) -> int:

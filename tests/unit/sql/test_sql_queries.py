@@ -69,3 +69,14 @@ def test_a_flow_adds_up_to_what_duckdb_answers(query: str, seed: int) -> None:
         right = connection.sql(query).fetchall()
     rows = (added_up(found) if CHANGE in found.columns else found).rows()
     assert sorted(rows, key=repr) == sorted(right, key=repr)
+
+
+def test_a_statement_set_is_its_statements() -> None:
+    app = hr.App("set")
+    app.sql(
+        f"{TABLES}; EXECUTE STATEMENT SET BEGIN INSERT INTO one SELECT k FROM a; INSERT INTO two SELECT x FROM a; END"
+    )
+    with app.test() as t:
+        t.feed("a", [{"k": 1, "x": 2, "s": ""}])
+        t.end()
+        assert (t.read("one").rows(), t.read("two").rows()) == ([(1,)], [(2,)])
