@@ -21,7 +21,7 @@ from sqlglot import exp
 
 from headrace.api.app import Declarations
 from headrace.api.checks import Declaring, Location, declared_at, here
-from headrace.api.descriptors import SystemDescriptor, csv, files, log, memory
+from headrace.api.descriptors import SystemDescriptor, csv, files, log, memory, sql
 from headrace.api.draft import Output, Table
 from headrace.api.specs import Role, StreamSpec
 from headrace.api.stream import Stream
@@ -37,8 +37,8 @@ from headrace.sql.relations import Relation
 from headrace.systems.registry import keeps_rows
 
 _INTERNAL = ("log", "default")
-_GROUP = "headrace.io"
-_OWN: Mapping[str, Callable[..., Any]] = {"csv": csv, "files": files, "log": log, "memory": memory}
+_GROUP, _FORMATS = "headrace.io", "headrace.formats"
+_OWN: Mapping[str, Callable[..., Any]] = {"csv": csv, "files": files, "log": log, "memory": memory, "sql": sql}
 _THROUGH_A_VIEW = "name the query by CREATE VIEW, and let both SELECT FROM it"
 DELETED = "deleted"
 """The column that says in a place for new rows only that a row goes."""
@@ -398,7 +398,7 @@ def _system(table: DeclaredTable) -> SystemDescriptor | None:
     if make is None and (point := plug_in(_GROUP, kind)) is not None:
         make = typing.cast("Callable[..., Any]", loaded(point))
     if make is None:
-        known = sorted({*_OWN, *own_points(_GROUP)})
+        known = sorted({*_OWN, *own_points(_GROUP)} - {*own_points(_FORMATS), "registry"})
         near = difflib.get_close_matches(kind, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
         raise wrong(_option(table, "connector"), f"there is no connector {kind!r}", hint)

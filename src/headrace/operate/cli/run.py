@@ -37,7 +37,7 @@ Pipeline = Annotated[
     str,
     typer.Argument(
         metavar="PIPELINE",
-        help="The Python file that declares the app (pipeline.py); or an app, or a function that returns one, in a "
+        help="The file that declares the app (pipeline.py, counts.sql); or an app, or a function that returns one, in a "
         "file or module (pipeline.py:make_app, package.module:app).",
     ),
 ]
