@@ -284,7 +284,7 @@ CASES = [
         "'kafka' has no option 'broker'",
         "'broker'",
         "did you mean 'brokers'?",
-        "CREATE TABLE f (url STRING) WITH ('connector'='kafka', 'brokers'='h:1');\nINSERT INTO f SELECT url FROM clicks",
+        "CREATE TABLE f (u STRING) WITH ('connector'='kafka', 'brokers'='h:1');\nINSERT INTO f SELECT url FROM clicks",
     ),
     Case(
         "CREATE TABLE f (url STRING) WITH ('connector' = 'kafka');\nINSERT INTO f SELECT url FROM clicks",
