@@ -311,10 +311,8 @@ class _Select:
             columns = list(right.all_of(""))
             if len(columns) != 1:
                 raise wrong(asked, f"IN needs a query of one column, and this has {len(columns)}")
-            pairs: list[tuple[exp.Expr, exp.Expr]] = [
-                (asked.this, exp.column(exp.to_identifier(columns[0].name, quoted=True), table=alias))
-            ]
-            return joins.joined(relation, right, "semi", pairs, [], shuffles, node)[0]
+            same = [(asked.this, exp.column(exp.to_identifier(columns[0].name, quoted=True), table=alias))]
+            return joins.joined(relation, right, "semi", same, [], shuffles, node)[0]
         if not isinstance(asked, exp.Exists) or not isinstance(asked.this, exp.Select):
             raise wrong(
                 node, "a query isn't possible here", "there are x IN (SELECT y ...), EXISTS and NOT EXISTS in WHERE"
@@ -455,7 +453,7 @@ class _Select:
         for one in (*items, *conditions):
             plain = one.unalias()
             if not isinstance(plain, exp.Anonymous) or _old_bound(plain) is None:
-                _check_grouped(one, relation, result)
+                _check_grouped(plain, relation, result)
         return joins.filtered(result, conditions), items
 
     @staticmethod

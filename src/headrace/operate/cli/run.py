@@ -37,8 +37,8 @@ Pipeline = Annotated[
     str,
     typer.Argument(
         metavar="PIPELINE",
-        help="The file that declares the app (pipeline.py, counts.sql); or an app, or a function that returns one, in a "
-        "file or module (pipeline.py:make_app, package.module:app).",
+        help="The file that declares the app (pipeline.py, counts.sql); or an app, or a function that returns one, in "
+        "a file or module (pipeline.py:make_app, package.module:app).",
     ),
 ]
 DropState = Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.api.specs import StreamSpec
     from headrace.api.stream import Stream
     from headrace.app import App
+    from headrace.core.ids import SSP
     from headrace.sql.dialect import Statement
 
 ROWS = 100_000
@@ -287,7 +288,11 @@ class Session:
 
         if spec.system.kind not in LOGS:
             return first_rows(spec, self.rows)
-        return last_rows(spec, self.rows, self.ago_ms)
+        found, cut = last_rows(spec, self.rows, self.ago_ms)
+        if cut:
+            what = f"the last {self.rows:,} rows of each partition" if self.ago_ms is None else "the last rows"
+            print_note(f"note: this asks {what} of {spec.id}, which has more: --rows N")
+        return found
 
     def _print(self, found: pl.DataFrame) -> None:
         from headrace.operate.cli.table import print_frames
@@ -348,8 +353,8 @@ def _sql_type(dtype: pl.DataType) -> str:
     return _TYPES.get(str(dtype), _TYPES.get(name, written(dtype).upper()))
 
 
-def last_rows(spec: StreamSpec, rows: int, ago_ms: int | None) -> pl.DataFrame:
-    """The last committed rows of each partition of a log, or those written since so long ago."""
+def last_rows(spec: StreamSpec, rows: int, ago_ms: int | None) -> tuple[pl.DataFrame, bool]:
+    """The last committed rows of each partition of a log, or those since so long ago; whether there are more."""
     import polars as pl
 
     from headrace.core.clock import WallClock
@@ -359,40 +364,40 @@ def last_rows(spec: StreamSpec, rows: int, ago_ms: int | None) -> pl.DataFrame:
     admin = open_system(spec.system).admin()
     now = WallClock().now_ms()
     frames: list[pl.DataFrame] = []
+    cut = False
     for number, extent in enumerate(admin.extents(spec.stream.name)):
         ssp = SSP(spec.stream, number)
         spans = (_MINUTE_MS * 16**n for n in range(8)) if ago_ms is None else iter([ago_ms])
         for span in spans:  # a log is read forwards, so each look begins much earlier than the one before
             start = admin.offset_at(ssp, max(0, now - span))
             found = list(_read(spec, ssp, start, rows))
-            if start <= extent.oldest or sum(one.height for one in found) >= rows:
+            full = sum(one.height for one in found) > rows
+            if start <= extent.oldest or full:
                 break
-        frames += found
+        cut |= full
+        frames += [pl.concat(found, how="diagonal_relaxed").tail(rows)] if found else []
     columns = {} if spec.schema is None else spec.schema.columns
     if not frames:
-        return pl.DataFrame(schema=columns)
+        return pl.DataFrame(schema=columns), cut
     together = pl.concat(frames, how="diagonal_relaxed")
-    return together.select(name for name in columns if name in together.columns)
+    return together.select(name for name in columns if name in together.columns), cut
 
 
-def _read(spec: StreamSpec, ssp: object, start: int, rows: int) -> Iterator[pl.DataFrame]:
+def _read(spec: StreamSpec, ssp: SSP, start: int, rows: int) -> Iterator[pl.DataFrame]:
+    """The frames with the last rows from an offset on: more than ``rows`` of them, if there are."""
     from headrace.core.frame import Kind
-    from headrace.core.ids import SSP
-    from headrace.streams.reader import CommittedGate, Frame, FrameReader, rows_of, wait_for_more
+    from headrace.streams.reader import CommittedGate, FrameReader, rows_of, wait_for_more
     from headrace.systems.registry import open_system
 
-    assert isinstance(ssp, SSP)
     reader = FrameReader(open_system(spec.system), spec.stream, CommittedGate(), wait_for_more)
     kept: deque[pl.DataFrame] = deque()
     height = 0
     with closing(reader.read({ssp: start})) as looks:
         for frames in looks:
-            some: Sequence[Frame] = [frame for frame in frames if frame.header.kind is Kind.USER]
-            for frame in some:
-                kept.append(rows_of(frame))
-                height += kept[-1].height
-                while height - kept[0].height >= rows:
+            for frame in frames:
+                if frame.header.kind is Kind.USER:
+                    kept.append(rows_of(frame))
+                    height += kept[-1].height
+                while kept and height - kept[0].height > rows:
                     height -= kept.popleft().height
-    if height > rows and kept:
-        kept[0] = kept[0].tail(kept[0].height - (height - rows))
     yield from kept

@@ -90,6 +90,12 @@ def test_only_the_last_rows_are_asked(ask: Ask, home: Path) -> None:
     assert len(ask("SELECT url FROM clicks", "--ago", "1h")) == 53
 
 
+def test_a_result_of_some_rows_says_so(ask: Ask, cli) -> None:
+    assert "note" not in cli("sql", "-e", "SELECT url FROM clicks", "--rows", 3).err
+    cut = cli("sql", "-e", "SELECT url FROM clicks", "--rows", 1)
+    assert cut.err == "note: this asks the last 1 rows of each partition of clicks, which has more: --rows N\n"
+
+
 def test_a_file_gives_its_tables_and_views_and_writes_nothing(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "busy.sql"
     file.write_text(f"{TABLES} CREATE VIEW busy AS {WINDOWS}; INSERT INTO found SELECT url FROM busy;")
