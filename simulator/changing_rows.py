@@ -107,6 +107,26 @@ def _pairs(sources: Sources, outputs: Outputs) -> str | None:
     return differ("lone", columns(outputs["lone"], "k", "order"), lone)
 
 
+def _declare_brief(app: App) -> None:
+    """Pairs of rows that are forgotten: what is told of them stays as it is then. A row may go and come again."""
+    last = _changes(read(app, "views", key=("k",))).select("k", "half", sort=pl.col("id") % 4 // 2)
+    left = last.partition_by("half", id="views-by-half", partitions=2)
+    orders = read(app, "orders").select(half=pl.col("id") % 2, order="id")
+    right = orders.partition_by("half", id="orders-by-half", partitions=2)
+    left.join(right, on="half", how="left", ttl="25ms", id="meet").send_to(app.output("pairs", partitions=1))
+
+
+def _brief(sources: Sources, outputs: Outputs) -> str | None:
+    views = {(view.k, view.id % 2, view.id % 4 // 2) for view in sources["views"] if view.id % 5}
+    orders = {order.id for order in sources["orders"]} | {None}
+    odd = [
+        row
+        for row in columns(outputs["pairs"], "k", "half", "sort", "order")
+        if row[:3] not in views or row[3] not in orders or (row[3] or row[1]) % 2 != row[1]
+    ]
+    return f"output pairs has {odd}" if odd else None
+
+
 def _declare_first(app: App) -> None:
     """The keys with the most messages, while these numbers grow; some numbers don't count."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
@@ -174,6 +194,14 @@ CASES = (
         _pairs,
         lasting=("last", "meet.left", "meet.right", "unmet.left", "unmet.right"),
         orders=0.6,
+    ),
+    AppCase(
+        "app-brief-pairs",
+        {"views": 2, "orders": 1},
+        _declare_brief,
+        _brief,
+        lasting=("last", "meet.left", "meet.right"),
+        orders=1,
     ),
     AppCase(
         "app-first",

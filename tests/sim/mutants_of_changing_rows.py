@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from mutant_kit import mutant, nothing, operators
 
-from headrace.rows.changes import BEFORE, CHANGE, WEIGHT, updates, weighted
+from headrace.rows.changes import BEFORE, CHANGE, WEIGHT, summed, updates, weighted
 from headrace.task.operators import changes_join, ranked, running
 from headrace.task.operators.changes_join import ChangesJoinOperator, JoinSide
 from headrace.task.operators.joins import TableWriter
@@ -226,4 +226,29 @@ mutant(
     "after a restart rows meet nobody of the right side",
     operators(ChangesJoinOperator, stores=with_left_only),
     "app-changed-pairs",
+)
+
+
+def netted(self, rows):
+    return summed(rows)
+
+
+mutant(
+    "a row that comes again isn't kept anew",
+    "a join forgets it as if it had been there all the time, or doesn't know that it has forgotten it",
+    Parts(),
+    "app-brief-pairs",
+    patches=((JoinSide, "_by_halves", netted),),
+)
+
+
+def never_due(self, now_ms):
+    return None
+
+
+mutant(
+    "a join forgets nothing",
+    "rows meet partners that have been there for too long",
+    operators(ChangesJoinOperator, on_time=never_due),
+    "app-brief-pairs",
 )
