@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import polars as pl
 
 from headrace.api.aggregates import n_unique
 from headrace.api.stream import Stream
 from headrace.app import App
-from simulator.case import AppCase, read
+from simulator.case import AppCase, Version, read
 from simulator.expected import Message, Outputs, Sources, columns, differ
 
 
@@ -46,6 +47,18 @@ def _totals(sources: Sources, outputs: Outputs) -> str | None:
     return differ("totals", columns(outputs["totals"], "k", "n", "ids", "most", "sorts"), wanted) or differ(
         "slowly", columns(outputs["slowly"], "k", "n", "ids"), slowly
     )
+
+
+def _declare_told(app: App, every: str | None) -> None:
+    """What was told at most once in a time is told at once, and the other way round."""
+    by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    totals = by_k.group_by(id="per-k", every=every).agg(n=pl.len(), ids=pl.col("id").sum())
+    totals.send_to(app.output("totals", partitions=1))
+
+
+def _told(sources: Sources, outputs: Outputs) -> str | None:
+    totals = [(k, len(ids), sum(ids)) for k, ids in _by("k", sources["views"]).items()]
+    return differ("totals", columns(outputs["totals"], "k", "n", "ids"), totals)
 
 
 _GONE = pl.col("id") % 5 == 0
@@ -177,6 +190,15 @@ CASES = (
         lasting=("now", "now.values", "slow"),
         keys={"totals": ("k",), "slowly": ("k",)},
         orders=0.6,
+    ),
+    AppCase(
+        "app-told-sooner",
+        {"views": 2},
+        partial(_declare_told, every="30ms"),
+        _told,
+        before=(Version(partial(_declare_told, every="60ms")), Version(partial(_declare_told, every=None))),
+        lasting=("per-k",),
+        keys={"totals": ("k",)},
     ),
     AppCase(
         "app-changed-totals",

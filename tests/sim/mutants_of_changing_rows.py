@@ -252,3 +252,19 @@ mutant(
     operators(ChangesJoinOperator, on_time=never_due),
     "app-brief-pairs",
 )
+
+
+def told_only_in_time(self, now_ms):
+    if self._every is not None:
+        _tell(self, now_ms)
+
+
+_tell = GroupByOperator._tell
+
+mutant(
+    "what an earlier version had to tell isn't told",
+    "a version that tells at once takes back what nobody was told",
+    operators(GroupByOperator, _tell=told_only_in_time),
+    "app-told-sooner",
+    first_seed=13,
+)
