@@ -148,14 +148,23 @@ def _declare_first(app: App) -> None:
     by_half.top(2, "n", rank="place", id="top").send_to(app.output("first", partitions=1))
 
 
-def _first(sources: Sources, outputs: Outputs) -> str | None:
+def _first(sources: Sources, outputs: Outputs, *, filtered: bool = True) -> str | None:
     wanted = []
     for half in (0, 1):
         keys = _by("k", sources["views"]).items()
-        ids = [(k, ids) for k, ids in keys if k % 2 == half and len(ids) % 4 != 3]
+        ids = [(k, ids) for k, ids in keys if k % 2 == half and not (filtered and len(ids) % 4 == 3)]
         first = sorted(ids, key=lambda each: (-len(each[1]), each[0]))[:2]
         wanted += [(half, place, k, len(ids), sum(ids)) for place, (k, ids) in enumerate(first, 1)]
     return differ("first", columns(outputs["first"], "half", "place", "k", "n", "ids"), wanted)
+
+
+def _declare_grown(app: App, *, more: bool) -> None:
+    """A running aggregate gets further results. The rows that were told without are behind the shuffle."""
+    by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    further = {"sorts": n_unique(pl.col("id") % 4), "odd": (pl.col("id") % 2).sum()} if more else {}
+    counts = by_k.group_by(id="per-k").agg(n=pl.len(), ids=pl.col("id").sum(), **further)
+    by_half = counts.with_columns(half=pl.col("k") % 2).partition_by("half", id="by-half", partitions=2)
+    by_half.top(2, "n", rank="place", id="top").send_to(app.output("first", partitions=1))
 
 
 def _declare_kept(app: App) -> None:
@@ -233,6 +242,15 @@ CASES = (
         lasting=("per-k", "top", "top.rest"),
         keys={"by-half": ("k",), "first": ("half", "place")},
         orders=0.6,
+    ),
+    AppCase(
+        "app-grown-first",
+        {"views": 2},
+        partial(_declare_grown, more=True),
+        partial(_first, filtered=False),
+        before=(Version(partial(_declare_grown, more=False)),),
+        lasting=("per-k", "per-k.values", "top", "top.rest"),
+        keys={"by-half": ("k",), "first": ("half", "place")},
     ),
     AppCase(
         "app-kept",

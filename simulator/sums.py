@@ -25,13 +25,15 @@ class Sum:
     def __init__(self, key: Sequence[str] = ()) -> None:
         self._key = key
         self._rows: Counter[tuple[tuple[str, Any], ...]] = Counter()
+        self._names: dict[str, None] = {}
         self._told: dict[tuple[Any, ...], str] = {}
         """The last change of each key, but for deletes."""
 
     def add(self, change: Mapping[str, Any]) -> None:
         """One more is told."""
         kind = change[CHANGE]
-        row = tuple(sorted((name, value) for name, value in change.items() if name != CHANGE))
+        self._names |= dict.fromkeys(change)  # a version of the app may have a further one
+        row = tuple(sorted((name, value) for name, value in change.items() if name != CHANGE and value is not None))
         if kind in _TAKES and not self._rows[row]:
             raise WrongChangeError(f"{dict(change)} takes away a row that isn't there")
         self._rows[row] += -1 if kind in _TAKES else 1
@@ -47,11 +49,12 @@ class Sum:
         if kind != "delete":
             self._told[key] = kind
 
-    def rows(self) -> Counter[tuple[tuple[str, Any], ...]]:
-        """Each row as often as it is there. A batch has ended: no update is told by half."""
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, in one order. A batch has ended: no update is told by half."""
         if halves := [key for key, kind in self._told.items() if kind == "update_before"]:
             raise WrongChangeError(f"only the first halves of updates are told of {halves}")
-        return +self._rows
+        names = dict.fromkeys(name for name in self._names if name != CHANGE)
+        return [names | dict(row) for row in sorted(self._rows.elements(), key=repr)]
 
 
 def added_up(changes: Iterable[Mapping[str, Any]], key: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -59,4 +62,4 @@ def added_up(changes: Iterable[Mapping[str, Any]], key: Sequence[str] = ()) -> l
     total = Sum(key)
     for change in changes:
         total.add(change)
-    return [dict(row) for row in sorted(total.rows().elements(), key=repr)]
+    return total.rows()

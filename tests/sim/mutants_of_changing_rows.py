@@ -7,6 +7,7 @@ from mutant_kit import mutant, nothing, operators
 
 from headrace.rows.changes import BEFORE, CHANGE, WEIGHT, summed, updates, weighted
 from headrace.task.operators import changes_join, ranked, running
+from headrace.task.operators.aggregation import Aggregation
 from headrace.task.operators.changes_join import ChangesJoinOperator, JoinSide
 from headrace.task.operators.joins import TableWriter
 from headrace.task.operators.ranked import FirstRows, LastRows
@@ -267,4 +268,19 @@ mutant(
     operators(GroupByOperator, _tell=told_only_in_time),
     "app-told-sooner",
     first_seed=13,
+)
+
+
+def empty_at_first(self, id_, rows, columns, **_):
+    return _conformed(self, id_, rows, columns)
+
+
+_conformed = Aggregation.conformed
+
+mutant(
+    "a further result was 0 before it was there",
+    "rows are taken back with a value that nobody was told",
+    Parts(),
+    "app-grown-first",
+    patches=((Aggregation, "conformed", empty_at_first),),
 )

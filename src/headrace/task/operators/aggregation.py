@@ -67,7 +67,7 @@ def highest_codes(found: pl.Expr) -> pl.Expr:
 def estimated_count(sketches: pl.Series) -> pl.Series:
     if not len(sketches):
         return pl.Series(sketches.name, [], pl.Int64)
-    lengths = sketches.list.len().to_numpy()
+    lengths = sketches.list.len().fill_null(0).to_numpy()
     ranks = sketches.list.explode(keep_nulls=False, empty_as_null=False).to_numpy() % _RANKS
     owner = np.repeat(np.arange(len(sketches)), lengths)
     counts = np.bincount(owner * _RANKS + ranks, minlength=len(sketches) * _RANKS)
@@ -79,7 +79,8 @@ def estimated_count(sketches: pl.Series) -> pl.Series:
     z = z + _REGISTERS * _sigma(counts[:, 0] / _REGISTERS)
     with np.errstate(divide="ignore"):
         result = np.where(np.isinf(z), 0.0, _ALPHA * _REGISTERS * _REGISTERS / z)
-    return pl.Series(sketches.name, np.rint(result).astype(np.int64))
+    found = pl.Series(sketches.name, np.rint(result).astype(np.int64))
+    return found.set(sketches.is_null(), None) if sketches.null_count() else found
 
 
 def _sigma(share: Floats) -> Floats:
@@ -363,9 +364,13 @@ class Aggregation:
         values = empty.with_columns(self._prepared).select(self._partial)
         return {name: values.get_column(name).cast(dtype) for name, dtype in self.types.items()}
 
-    def conformed(self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """New aggregates are empty. Raises ``DeclarationError`` if the rows don't fit."""
-        found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), self.nothing)
+    def conformed(
+        self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType], *, empty: bool = True
+    ) -> pl.DataFrame:
+        """New aggregates are empty, or, but for folds, null. Raises ``DeclarationError`` if the rows don't fit."""
+        folded = {part for fold in self._folds for part in (fold.made, *fold.waiting)}
+        added = {part: value for part, value in self.nothing.items() if empty or part in folded}
+        found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), added)
         for fold in self._folds:
             found = fold.evened(rows, found)
         return found

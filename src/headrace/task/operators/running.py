@@ -169,7 +169,11 @@ class GroupByOperator(Aggregating):
     def _merged(self, before: pl.DataFrame | None, new: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Frames may lack parts that they don't change."""
         frames = [frame if frame.columns == self._columns else self._whole(frame) for frame in new]
-        rows = concat_rows(frames if before is None else [before.select(self._columns), *frames])
+        if before is not None:
+            added = [part for part in self.aggregation.parts if before.get_column(part).null_count()]
+            before = before.with_columns(pl.col(part).fill_null(self._nothing[part]) for part in added)
+            frames = [before.select(self._columns), *frames]
+        rows = concat_rows(frames)
         return self.aggregation.merge(rows, self.keys, *(pl.col(name).sum() for name in self._counted))
 
     def _whole(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -186,7 +190,8 @@ class GroupByOperator(Aggregating):
     def _conformed(self, rows: pl.DataFrame) -> pl.DataFrame:
         types = {**self._types, **self.aggregation.types}
         columns = {name: types.get(name, pl.Int64()) for name in self._columns}
-        return self.aggregation.conformed(self.node.id, rows, columns)
+        # A result that was told without an aggregate has a null there for who reads it, so that is taken back.
+        return self.aggregation.conformed(self.node.id, rows, columns, empty=False)
 
     def _results(self, rows: pl.DataFrame | None) -> pl.DataFrame:
         if rows is None:
