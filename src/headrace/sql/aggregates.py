@@ -12,7 +12,8 @@ from sqlglot import exp
 import headrace.api.aggregates as hr
 from headrace.api.aggregates import Aggregate
 from headrace.sql.dialect import wrong
-from headrace.sql.expressions import Value, predicate, translate
+from headrace.sql.expressions import translate
+from headrace.sql.functions import LONG, Value
 from headrace.sql.relations import Relation
 
 
@@ -67,18 +68,21 @@ class Aggregates:
     def _result(self, node: exp.Expr) -> pl.Expr:
         where = None
         if isinstance(node, exp.Filter):
-            where = predicate(node.expression.this, self.relation)
+            where = node.expression.this
             node = node.this
         rule = _RULES.get(type(node))
         if rule is None:
-            raise wrong(node, f"the aggregate {node.key.upper()} isn't supported", f"there are {', '.join(_NAMES)}")
+            raise wrong(
+                node, f"the aggregate {node.key.upper()} isn't supported", f"there are {', '.join(NAMES).upper()}"
+            )
         return rule(self, node, where)
 
-    def _given(self, node: exp.Expr, where: pl.Expr | None) -> Value:
-        found = translate(node, self.relation)
-        return found if where is None else Value(pl.when(where).then(found.expr), found.dtype)
+    def _given(self, node: exp.Expr, where: exp.Expr | None) -> Value:
+        """A value, null in rows that FILTER leaves out: what may raise isn't computed for them."""
+        only = node if where is None else exp.If(this=where.copy(), true=node.copy())
+        return translate(only, self.relation)
 
-    def _count(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
+    def _count(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
         inner = node.this
         if isinstance(inner, exp.Distinct):
             values = [self._given(one, where) for one in inner.expressions]
@@ -89,44 +93,75 @@ class Aggregates:
                 hr.n_unique(pl.when(known).then(pl.struct([v.expr.alias(str(n)) for n, v in enumerate(values)])))
             )
         if isinstance(inner, exp.Star) or (isinstance(inner, exp.Literal) and not node.expressions):
-            return self._ask(hr.count() if where is None else hr.count(pl.when(where).then(1)))
-        return self._ask(hr.count(self._given(inner, where).expr))
+            return self._ask(hr.count() if where is None else hr.count(self._given(exp.true(), where).expr))
+        known = [self._given(one, where).expr for one in (inner, *node.expressions)]
+        only = pl.when(pl.all_horizontal([one.is_not_null() for one in known])).then(1)
+        return self._ask(hr.count(known[0] if len(known) == 1 else only))
 
-    def _sum(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
+    def _count_if(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
+        return self._ask(hr.count(self._given(exp.If(this=node.this.copy(), true=exp.Literal.number(1)), where).expr))
+
+    def _sum(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
         """Null without values, where Polars has 0."""
-        value = self._number(node, where)
-        return pl.when(self._ask(hr.count(value.expr)) > 0).then(self._ask(hr.sum(value.expr)))
+        value = self._plain(node, where)
+        self._number(value, node)
+        total = self._ask(hr.sum(value.expr))
+        if isinstance(value.dtype, pl.Decimal):
+            total = total.cast(pl.Decimal(min(value.dtype.precision + 10, 38), value.dtype.scale))
+        return pl.when(self._ask(hr.count(value.expr)) > 0).then(total)
 
-    def _plain(self, node: exp.Expr, where: pl.Expr | None) -> Value:
+    def _mean(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
+        value = self._plain(node, where)
+        self._number(value, node)
+        if isinstance(value.dtype, pl.Decimal):
+            raise wrong(node, "the mean of decimals isn't a decimal here", "write AVG(CAST(... AS DOUBLE))")
+        return self._ask(hr.mean(value.expr))
+
+    @staticmethod
+    def _number(value: Value, node: exp.Expr) -> None:
+        if not value.dtype.is_numeric() and value.dtype != pl.Null:
+            raise wrong(node, f"this is of {value.dtype}, and numbers are needed", "write CAST(... AS ...)")
+
+    def _plain(self, node: exp.Expr, where: exp.Expr | None) -> Value:
         if isinstance(node.this, exp.Distinct):
             raise wrong(node, "DISTINCT is for COUNT", "select the distinct rows in a sub-query first")
         return self._given(node.this, where)
 
-    def _number(self, node: exp.Expr, where: pl.Expr | None) -> Value:
-        value = self._plain(node, where)
-        if not value.dtype.is_numeric() and value.dtype != pl.Null:
-            hint = "write CAST(... AS DOUBLE)"
-            raise wrong(node, f"{node.key.upper()} takes numbers, and this is {value.dtype}", hint)
-        return value
-
-    def _mean(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
-        return self._ask(hr.mean(self._number(node, where).expr))
-
-    def _spread(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
+    def _spread(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
         """Variance from sums; of a sample unless the name says population."""
-        value = self._number(node, where).expr.cast(pl.Float64)
+        found = self._plain(node, where)
+        self._number(found, node)
+        value = found.expr.cast(pl.Float64)
         number, mean, squares = self._ask(hr.count(value)), self._ask(hr.mean(value)), self._ask(hr.sum(value * value))
         whole = isinstance(node, exp.StddevPop | exp.VariancePop)
         by = number if whole else number - 1
         variance = pl.max_horizontal(squares - number * mean * mean, pl.lit(0.0)) / by
-        found = pl.when(by > 0).then(variance)
-        return found.sqrt() if isinstance(node, exp.Stddev | exp.StddevSamp | exp.StddevPop) else found
+        result = pl.when(by > 0).then(variance)
+        return result.sqrt() if isinstance(node, exp.Stddev | exp.StddevSamp | exp.StddevPop) else result
 
-    def _best(self, node: exp.Expr, where: pl.Expr | None) -> pl.Expr:
+    def _best(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
         """``max_by``: the value where another is the largest."""
         by = self._given(node.expression, where)
-        order = by.expr if isinstance(node, exp.ArgMax) else -by.expr
+        order = by.expr
+        if isinstance(node, exp.ArgMin):
+            if not by.dtype.is_numeric() and not isinstance(by.dtype, pl.Datetime | pl.Date):
+                raise wrong(node.expression, f"MIN_BY isn't for {by.dtype}", "use ROW_NUMBER(), and WHERE n = 1")
+            order = -(
+                order if by.dtype.is_float() else order.cast(pl.Decimal(38, 6) if by.dtype.is_decimal() else LONG)
+            )
         return self._ask(hr.top_k(self._given(node.this, where).expr, 1, by=order)).list.first()
+
+    def _ordered(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
+        """The first or the last value by event time, a null among them."""
+        if where is not None:
+            raise wrong(node, "FIRST and LAST take no FILTER", "leave rows out with WHERE in a sub-query")
+        first = isinstance(node, exp.First | exp.FirstValue | exp.AnyValue)
+        return self._ask((hr.first if first else hr.last)(self._plain(node, None).expr))
+
+    def _listed(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
+        """All values but nulls."""
+        values = self._ask(hr.implode(self._plain(node, where).expr)).list.drop_nulls()
+        return values.list.unique(maintain_order=True) if isinstance(node, exp.ArrayUniqueAgg) else values
 
 
 def _with(function: Callable[[pl.Expr], Aggregate]) -> Callable[[Aggregates, exp.Expr, pl.Expr | None], pl.Expr]:
@@ -136,17 +171,19 @@ def _with(function: Callable[[pl.Expr], Aggregate]) -> Callable[[Aggregates, exp
 _RULES: Mapping[type[exp.Expr], Callable[[Aggregates, exp.Expr, pl.Expr | None], pl.Expr]] = {
     exp.Count: Aggregates._count,
     exp.Sum: Aggregates._sum,
+    exp.CountIf: Aggregates._count_if,
     exp.Avg: Aggregates._mean,
-    exp.Min: _with(hr.min),
-    exp.Max: _with(hr.max),
-    exp.First: _with(hr.first),
-    exp.FirstValue: _with(hr.first),
-    exp.Last: _with(hr.last),
-    exp.LastValue: _with(hr.last),
+    **dict.fromkeys((exp.Min, exp.LogicalAnd), _with(hr.min)),
+    **dict.fromkeys((exp.Max, exp.LogicalOr), _with(hr.max)),
+    **dict.fromkeys((exp.First, exp.FirstValue, exp.AnyValue, exp.Last, exp.LastValue), Aggregates._ordered),
     exp.ApproxDistinct: _with(hr.approx_n_unique),
-    exp.ArrayAgg: _with(hr.implode),
+    **dict.fromkeys((exp.ArrayAgg, exp.ArrayUniqueAgg), Aggregates._listed),
     **dict.fromkeys((exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop), Aggregates._spread),
-    exp.ArgMax: Aggregates._best,
-    exp.ArgMin: Aggregates._best,
+    **dict.fromkeys((exp.ArgMax, exp.ArgMin), Aggregates._best),
 }
-_NAMES = ("COUNT", "SUM", "AVG", "MIN", "MAX", "FIRST", "LAST", "STDDEV", "VARIANCE", "APPROX_COUNT_DISTINCT", "MAX_BY")
+NAMES = (
+    *("any_value", "approx_count_distinct", "array_agg", "avg", "bool_and", "bool_or", "collect_list", "collect_set"),
+    *("count", "count_if", "first", "first_value", "last", "last_value", "max", "max_by", "min", "min_by"),
+    *("stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance"),
+)
+"""The aggregates."""

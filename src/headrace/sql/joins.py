@@ -91,11 +91,8 @@ def filtered(relation: Relation, conditions: Sequence[exp.Expr]) -> Relation:
     """The rows for which all conditions are true."""
     if not conditions:
         return relation
-    found = [predicate(one, relation) for one in conditions]
-    whole = found[0]
-    for one in found[1:]:
-        whole = whole & one
-    return relation.on(relation.stream.filter(whole))
+    whole = exp.and_(*conditions) if len(conditions) > 1 else conditions[0]  # the first keep the others from raising
+    return relation.on(relation.stream.filter(predicate(whole, relation)))
 
 
 def joined(
@@ -144,10 +141,7 @@ def joined(
     if rest:
         columns = dict(ours) | {named[name]: dtype for name, dtype in right.columns.items()}
         scope = _Both(relation, columns)
-        found = [predicate(one, scope) for one in rest]
-        where = found[0]
-        for other in found[1:]:
-            where = where & other
+        where = predicate(exp.and_(*rest) if len(rest) > 1 else rest[0], scope)
     stream = one.join(
         two,
         how=how,
