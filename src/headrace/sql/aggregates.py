@@ -94,9 +94,9 @@ class Aggregates:
             )
         if isinstance(inner, exp.Star) or (isinstance(inner, exp.Literal) and not node.expressions):
             return self._ask(hr.count() if where is None else hr.count(self._given(exp.true(), where).expr))
-        known = [self._given(one, where).expr for one in (inner, *node.expressions)]
-        only = pl.when(pl.all_horizontal([one.is_not_null() for one in known])).then(1)
-        return self._ask(hr.count(known[0] if len(known) == 1 else only))
+        counted = [self._given(one, where).expr for one in (inner, *node.expressions)]
+        only = pl.when(pl.all_horizontal([one.is_not_null() for one in counted])).then(1)
+        return self._ask(hr.count(counted[0] if len(counted) == 1 else only))
 
     def _count_if(self, node: exp.Expr, where: exp.Expr | None) -> pl.Expr:
         return self._ask(hr.count(self._given(exp.If(this=node.this.copy(), true=exp.Literal.number(1)), where).expr))
@@ -164,11 +164,11 @@ class Aggregates:
         return values.list.unique(maintain_order=True) if isinstance(node, exp.ArrayUniqueAgg) else values
 
 
-def _with(function: Callable[[pl.Expr], Aggregate]) -> Callable[[Aggregates, exp.Expr, pl.Expr | None], pl.Expr]:
+def _with(function: Callable[[pl.Expr], Aggregate]) -> Callable[[Aggregates, exp.Expr, exp.Expr | None], pl.Expr]:
     return lambda own, node, where: own._ask(function(own._plain(node, where).expr))
 
 
-_RULES: Mapping[type[exp.Expr], Callable[[Aggregates, exp.Expr, pl.Expr | None], pl.Expr]] = {
+_RULES: Mapping[type[exp.Expr], Callable[[Aggregates, exp.Expr, exp.Expr | None], pl.Expr]] = {
     exp.Count: Aggregates._count,
     exp.Sum: Aggregates._sum,
     exp.CountIf: Aggregates._count_if,

@@ -548,8 +548,8 @@ class _Translation:
         """As Spark: of integers a double. A zero is an error."""
         one, two = self._numbers(node, "n")
         if isinstance(node, exp.SafeDivide):
-            return Value(one / pl.when(two != 0).then(two), DOUBLE)
-        return Value(one / self._not_zero(two, DOUBLE), DOUBLE)
+            return Value(known.quotient(one, pl.when(two != 0).then(two)), DOUBLE)
+        return Value(known.quotient(one, self._not_zero(two, DOUBLE)), DOUBLE)
 
     def _not_zero(self, divisor: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         divisor = self._at_risk(divisor)
@@ -578,7 +578,7 @@ class _Translation:
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             found = self.value(node.this)
             return Value(-found.expr, found.dtype)
-        zero = exp.Literal.number(0)
+        zero: exp.Expr = exp.Literal.number(0)
         found = self.value(node.this)
         if found.dtype.is_integer() and found.dtype != LONG:
             zero = exp.cast(zero, "TINYINT", dialect=Streams)
@@ -657,7 +657,7 @@ class _Translation:
                 raise wrong(node, str(error)) from None
             read = known.read_time(self._at_risk(found.expr), pattern, strict=True).cast(to)
         if isinstance(node, exp.StrToUnix):
-            return Value(known.micros_of(read) // 10**6, LONG)
+            return Value(known.towards_zero(known.micros_of(read), 10**6), LONG)
         return self._typed(read, node)
 
     # -- arrays and structs --------------------------------------------------------------------------
@@ -681,12 +681,12 @@ class _Translation:
         return self._typed(pl.concat_list(parts), node)
 
     def _struct(self, node: exp.Expr) -> Value:
-        fields = {}
+        fields: dict[str, pl.Expr] = {}
         for number, one in enumerate(node.expressions):
             named = isinstance(one, exp.PropertyEQ)
             name = one.this.name if named else one.alias_or_name or f"col{number + 1}"
             fields[name] = self.value(one.expression if named else one.unalias()).expr
-        return self._typed(pl.struct(**fields), node)
+        return self._typed(pl.struct([one.alias(name) for name, one in fields.items()]), node)
 
     def _json(self, node: exp.Expr) -> Value:
         path = ""
@@ -778,9 +778,9 @@ def _with_format(name: str) -> Callable[[exp.Expr], tuple[str, list[exp.Expr | N
 
 
 def _difference(node: exp.Expr) -> tuple[str, list[exp.Expr | None]]:
-    if node.unit is None or node.unit.name.upper() == "DAY":
+    if node.args.get("unit") is None or node.args["unit"].name.upper() == "DAY":
         return "datediff", [node.this, node.expression]
-    return "timestampdiff", [node.unit, node.expression, node.this]
+    return "timestampdiff", [node.args["unit"], node.expression, node.this]
 
 
 _TRIMS = {"LEADING": "ltrim", "TRAILING": "rtrim"}
@@ -791,10 +791,10 @@ _CALLS: Mapping[type[exp.Expr], Callable[[exp.Expr], tuple[str, list[exp.Expr | 
         [node.this, node.expression, node.args.get("fill_pattern")],
     ),
     exp.TsOrDsAdd: lambda node: ("date_add", [node.this, node.expression]),
-    exp.TimestampAdd: lambda node: ("timestampadd", [node.unit, node.expression, node.this]),
-    exp.TimestampDiff: lambda node: ("timestampdiff", [node.unit, node.expression, node.this]),
+    exp.TimestampAdd: lambda node: ("timestampadd", [node.args["unit"], node.expression, node.this]),
+    exp.TimestampDiff: lambda node: ("timestampdiff", [node.args["unit"], node.expression, node.this]),
     exp.DateDiff: _difference,
-    exp.TimestampTrunc: lambda node: ("date_trunc", [node.this, node.unit]),
+    exp.TimestampTrunc: lambda node: ("date_trunc", [node.this, node.args["unit"]]),
     exp.DateTrunc: lambda node: ("trunc", [node.args["unit"], node.this]),
     exp.ArraySlice: lambda node: ("slice", [node.this, node.args["start"], node.args["end"]]),
     exp.ArraySort: lambda node: (

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import polars as pl
 from polars.exceptions import ComputeError
 
@@ -63,7 +64,7 @@ def _refused(what: str, both: list[pl.Series]) -> pl.Series:
 
 
 # -- types -------------------------------------------------------------------------------------------
-_DIGITS = {pl.Int8(): 3, pl.Int16(): 5, INT: 10, LONG: 20}
+_DIGITS: Mapping[pl.DataType, int] = {pl.Int8(): 3, pl.Int16(): 5, INT: 10, LONG: 20}
 _SIZES = (pl.Int8(), pl.Int16(), INT, LONG)
 
 
@@ -94,8 +95,26 @@ def wider(one: pl.DataType, two: pl.DataType) -> pl.DataType | None:
 
 
 def _signed(dtype: pl.DataType) -> pl.DataType:
-    wider = {pl.UInt8(): pl.Int16(), pl.UInt16(): INT, pl.UInt32(): LONG, pl.UInt64(): LONG}
-    return wider.get(dtype, dtype)
+    signed: Mapping[pl.DataType, pl.DataType] = {
+        pl.UInt8(): pl.Int16(),
+        pl.UInt16(): INT,
+        pl.UInt32(): LONG,
+        pl.UInt64(): LONG,
+    }
+    return signed.get(dtype, dtype)
+
+
+def quotient(one: pl.Expr, two: pl.Expr) -> pl.Expr:
+    """A division of doubles; Polars multiplies with the reciprocal of a constant, and misses the last digit."""
+    return pl.map_batches([one, two], _divided, return_dtype=DOUBLE, is_elementwise=True)
+
+
+def _divided(both: list[pl.Series]) -> pl.Series:
+    with np.errstate(all="ignore"):
+        values = pl.Series(both[0].name, both[0].to_numpy() / both[1].to_numpy())
+    if not both[0].null_count() and not both[1].null_count():
+        return values
+    return pl.select(pl.when(pl.lit(both[0].is_not_null() & both[1].is_not_null())).then(pl.lit(values))).to_series()
 
 
 # -- patterns ----------------------------------------------------------------------------------------
@@ -279,9 +298,11 @@ def read_text(text: pl.Expr, to: pl.DataType, *, strict: bool) -> pl.Expr:
         return text.cast(to)
     text = text.str.strip_chars()
     if to == pl.Boolean:
-        words = {word: word in _TRUE for word in (*_TRUE, *_FALSE)}
-        text, default = text.str.to_lowercase(), {} if strict else {"default": None}
-        return text.replace_strict(list(words), list(words.values()), return_dtype=pl.Boolean, **default)
+        text = text.str.to_lowercase()
+        if strict:
+            other = ~text.is_in([*_TRUE, *_FALSE])
+            text = refuse(other, text, "a text is neither true nor false: write TRY_CAST to get null", TEXT)
+        return pl.when(text.is_in(list(_TRUE))).then(pl.lit(True)).when(text.is_in(list(_FALSE))).then(pl.lit(False))
     if isinstance(to, pl.Decimal):
         cut = text.str.replace(rf"^([+-]?\d*\.\d{{{to.scale + 1}}})\d+$", "${1}")
         wide = cut.cast(pl.Decimal(38, min(to.scale + 1, 38)), strict=strict)
@@ -382,14 +403,14 @@ def _json(text: pl.Expr, path: str) -> pl.Expr:
 # -- numbers -----------------------------------------------------------------------------------------
 def half_up(number: pl.Expr, digits: int, *, even: bool = False) -> pl.Expr:
     """A double, rounded by its decimal digits as they are written: 2.675 to 2.68, whose bits are below the half."""
-    size = float(10 ** abs(digits))
-    low = ((number.abs() * size) if digits >= 0 else (number.abs() / size)).floor()
-    half = (low + 0.5) / size if digits >= 0 else (low + 0.5) * size
+    size = pl.lit(float(10 ** abs(digits)))
+    low = ((number.abs() * size) if digits >= 0 else quotient(number.abs(), size)).floor()
+    half = quotient(low + 0.5, size) if digits >= 0 else (low + 0.5) * size
     up = number.abs() >= half
     if even:
         up = (number.abs() > half) | ((number.abs() == half) & (low % 2 == 1))
     whole = pl.when(up).then(low + 1).otherwise(low)
-    rounded = (whole / size if digits >= 0 else whole * size) * number.sign()
+    rounded = (quotient(whole, size) if digits >= 0 else whole * size) * number.sign()
     coarse = (low < 2.0**52) & number.is_finite()  # others have no digits there
     return pl.when(coarse).then(rounded).otherwise(number)
 
@@ -481,19 +502,20 @@ def _added(unit: str, number: pl.Expr, time: pl.Expr) -> pl.Expr:
 def _apart(unit: str, first: pl.Expr, last: pl.Expr) -> pl.Expr:
     """Whole units from one time to another, towards zero."""
     unit = _unit(unit)
-    size, ends = MICROS.get(unit, 1), (micros_of(first), micros_of(last))
+    size, begin, end = MICROS.get(unit, 1), micros_of(first), micros_of(last)
     if unit in MONTHS:  # months of 32 days: a month is whole if its day and its time of day are reached
-        day = MICROS["day"]
-        ends = tuple(
-            ((t.dt.year().cast(LONG) * 12 + t.dt.month()) * 32 + t.dt.day()) * day + micros_of(t) % day
-            for t in (first.cast(TIME), last.cast(TIME))
-        )
-        size = 32 * day
-    whole = _towards_zero(ends[1] - ends[0], size)
-    return _towards_zero(whole, MONTHS[unit]) if unit in MONTHS else whole
+        begin, end, size = _in_long_months(first), _in_long_months(last), 32 * MICROS["day"]
+    whole = towards_zero(end - begin, size)
+    return towards_zero(whole, MONTHS[unit]) if unit in MONTHS else whole
 
 
-def _towards_zero(number: pl.Expr, by: int) -> pl.Expr:
+def _in_long_months(time: pl.Expr) -> pl.Expr:
+    months = time.dt.year().cast(LONG) * 12 + time.dt.month()
+    return (months * 32 + time.dt.day()) * MICROS["day"] + micros_of(time) % MICROS["day"]
+
+
+def towards_zero(number: pl.Expr, by: int) -> pl.Expr:
+    """A whole number, divided without its rest."""
     return pl.when(number < 0).then(-(-number // by)).otherwise(number // by)
 
 
