@@ -732,15 +732,15 @@ def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]]:
     """The function that a node calls, by its name in Spark, with its arguments."""
     special = _CALLS.get(type(node))
     if special is not None:
-        name, arguments = special(node)
-        return name, [one for one in arguments if one is not None]
+        name, given = special(node)
+        return name, [one for one in given if one is not None]
     if not isinstance(node, exp.Func):
         return node.key, []
     name = next((one for one in _names(node) if one in known.FUNCTIONS or one in known.ALSO), _names(node)[0])
-    arguments = []
+    arguments: list[exp.Expr] = []
     for key in node.arg_types if not isinstance(node, exp.Anonymous) else ("expressions",):
-        given = node.args.get(key)
-        arguments += given if isinstance(given, list) else [given] if isinstance(given, exp.Expr) else []
+        one = node.args.get(key)
+        arguments += one if isinstance(one, list) else [one] if isinstance(one, exp.Expr) else []
     if name in ("locate", "position", "charindex"):  # the text comes second
         arguments[:2] = reversed(arguments[:2])
     return known.ALSO.get(name, name), arguments

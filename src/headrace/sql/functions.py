@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -57,7 +57,7 @@ def refuse(where: pl.Expr, value: pl.Expr, what: str, gives: pl.DataType) -> pl.
     return pl.map_batches([value, where], partial(_refused, what), return_dtype=gives, is_elementwise=True)
 
 
-def _refused(what: str, both: list[pl.Series]) -> pl.Series:
+def _refused(what: str, both: Sequence[pl.Series]) -> pl.Series:
     if both[1].any():
         raise ComputeError(what)
     return both[0]
@@ -82,9 +82,9 @@ def wider(one: pl.DataType, two: pl.DataType) -> pl.DataType | None:
     if one.is_numeric() and two.is_numeric():
         if one.is_float() or two.is_float():
             return one if one == two else DOUBLE
-        (ours, scale), (theirs, other) = digits_of(one), digits_of(two)
-        digits = max(ours - scale, theirs - other) + max(scale, other)
-        return pl.Decimal(min(digits, 38), max(scale, other))
+        (ours, of_ours), (theirs, of_theirs) = digits_of(one), digits_of(two)
+        scale = max(of_ours, of_theirs)
+        return pl.Decimal(min(max(ours - of_ours, theirs - of_theirs) + scale, 38), scale)
     if isinstance(one, pl.Datetime | pl.Date) and isinstance(two, pl.Datetime | pl.Date):
         units = [dtype.time_unit for dtype in (one, two) if isinstance(dtype, pl.Datetime)]
         return pl.Datetime(max(units, key=("ms", "us", "ns").index)) if units else DATE
@@ -109,7 +109,7 @@ def quotient(one: pl.Expr, two: pl.Expr) -> pl.Expr:
     return pl.map_batches([one, two], _divided, return_dtype=DOUBLE, is_elementwise=True)
 
 
-def _divided(both: list[pl.Series]) -> pl.Series:
+def _divided(both: Sequence[pl.Series]) -> pl.Series:
     with np.errstate(all="ignore"):
         values = pl.Series(both[0].name, both[0].to_numpy() / both[1].to_numpy())
     if not both[0].null_count() and not both[1].null_count():
