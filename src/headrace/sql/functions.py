@@ -428,11 +428,11 @@ def _round(number: Value, digits: int = 0, *, even: bool = False) -> pl.Expr:
     raise ValueError(f"{number.dtype} can't be rounded to {digits} digits; write CAST(... AS DOUBLE)")
 
 
-def _whole(number: Value, method: str) -> pl.Expr:
+def _whole(number: Value, *, up: bool) -> pl.Expr:
+    whole = number.expr.ceil() if up else number.expr.floor()
     if isinstance(number.dtype, pl.Decimal):
-        whole = getattr(number.expr, method)()
         return whole.cast(pl.Decimal(min(number.dtype.precision - number.dtype.scale + 1, 38), 0))
-    return number.expr.cast(LONG) if number.dtype.is_integer() else getattr(number.expr, method)().cast(LONG)
+    return number.expr.cast(LONG) if number.dtype.is_integer() else whole.cast(LONG)
 
 
 def _log(base: pl.Expr, number: pl.Expr) -> pl.Expr:
@@ -639,9 +639,9 @@ FUNCTIONS: Mapping[str, Rule] = {
     "atan2": Rule("nn", DOUBLE, pl.arctan2),
     "bit_count": Rule("v", INT, _bits),
     "bround": Rule("v?I", None, lambda v, digits=0: _round(v, digits, even=True)),
-    "ceil": Rule("!v", None, lambda v: _whole(v, "ceil")),
+    "ceil": Rule("!v", None, lambda v: _whole(v, up=True)),
     "e": Rule("", DOUBLE, lambda: pl.lit(math.e)),
-    "floor": Rule("!v", None, lambda v: _whole(v, "floor")),
+    "floor": Rule("!v", None, lambda v: _whole(v, up=False)),
     "hypot": Rule("nn", DOUBLE, lambda x, y: (x * x + y * y).sqrt()),
     "isnan": Rule("n", BOOL, lambda x: x.is_nan().fill_null(value=False)),
     "log": Rule("nn", DOUBLE, _log),
