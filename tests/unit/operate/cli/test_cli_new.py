@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 import sysconfig
 import tomllib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_a_new_project_passes_its_tests_and_can_be_planned(cli, tmp_path, clean_
         if line.startswith(("$ headrace stream create", "$ headrace plan"))
     ]
     assert [cli(*words).code for words in sorted(made, reverse=True)] == [0, 0]
+
+
+def test_the_views_that_its_readme_writes_give_a_result(cli, tmp_path, clean_modules, monkeypatch):
+    assert cli("new", "shop").code == 0
+    monkeypatch.syspath_prepend(tmp_path / "shop")
+    lines = (tmp_path / "shop" / "README.md").read_text().splitlines()
+    views = [json.loads(line.split("'")[1]) for line in lines if line.startswith("$ echo")]
+    with importlib.import_module("pipeline").declare().test(partitions=2) as t:
+        for partition, view in enumerate(views):
+            t.feed("shop-views", [{**view, "ts": datetime.fromisoformat(view["ts"])}], partition=partition)
+        assert t.read("shop-views-per-member").height == 0
+        t.advance("30s")
+        assert t.read("shop-views-per-member")["views"].to_list() == [1]
 
 
 def test_what_its_files_say(cli, tmp_path):
