@@ -80,6 +80,17 @@ def test_a_run_is_published_once_and_continued_where_it_stopped(
     assert len(again["teams-then"]) == 200 + 100  # one of the two files is gone
 
 
+def test_what_a_live_run_has_published_is_not_published_again(tmp_path: Path, spark_context: SparkContext) -> None:
+    write_orders(tmp_path, range(10), seal=True)
+    sums(tmp_path).run(local=True, progress=False)
+    once = hr.streams.read_stream("totals", home=tmp_path)
+    with pytest.raises(UsageError, match="has run live in this home, so its results would appear twice"):
+        sums(tmp_path).run(batch=True)
+    assert hr.streams.read_stream("totals", home=tmp_path).equals(once)
+    sums(tmp_path).run(batch=True, again=True, progress=False)
+    assert hr.streams.read_stream("totals", home=tmp_path).height == 2 * once.height
+
+
 def test_a_stream_is_read_up_to_where_one_says_whatever_startpoint_waits(
     tmp_path: Path, spark_context: SparkContext, caplog: pytest.LogCaptureFixture
 ) -> None:
