@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import polars as pl
 
@@ -161,7 +162,7 @@ def _first(sources: Sources, outputs: Outputs, *, filtered: bool = True) -> str 
 def _declare_grown(app: App, *, more: bool) -> None:
     """A running aggregate gets further results. The rows that were told without are behind the shuffle."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
-    further = {"sorts": n_unique(pl.col("id") % 4), "odd": (pl.col("id") % 2).sum()} if more else {}
+    further: dict[str, Any] = {"sorts": n_unique(pl.col("id") % 4), "odd": (pl.col("id") % 2).sum()} if more else {}
     counts = by_k.group_by(id="per-k").agg(n=pl.len(), ids=pl.col("id").sum(), **further)
     by_half = counts.with_columns(half=pl.col("k") % 2).partition_by("half", id="by-half", partitions=2)
     by_half.top(2, "n", rank="place", id="top").send_to(app.output("first", partitions=1))
