@@ -63,6 +63,48 @@ class Statement:
             return f"CREATE TABLE {self.node.find(exp.Table)}"
         return self.text
 
+    @property
+    def kind(self) -> str:
+        """``query``, ``insert``, ``set``, ``create table``, ``describe``; of others the first words."""
+        if isinstance(self.node, exp.Select | exp.SetOperation | exp.Subquery):
+            return "query"
+        if isinstance(self.node, exp.Create):
+            return f"create {self.node.args.get('kind') or ''}".lower()
+        known = isinstance(self.node, exp.Insert | exp.Set | exp.Describe)
+        return self.node.key if known else " ".join(self.text.lower().split()[:2])
+
+    @property
+    def name(self) -> str:
+        """The table that it makes, describes or writes."""
+        found = self.node.find(exp.Table)
+        return found.name if found is not None else ""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it makes something in the place of what there was."""
+        return bool(self.node.args.get("replace"))
+
+    @property
+    def tables(self) -> set[str]:
+        """All tables that it names, in lower case."""
+        return {one.name.casefold() for one in self.node.find_all(exp.Table)}
+
+    def order(self) -> tuple[list[str], list[bool], int | None] | None:
+        """The columns of ORDER BY, whether they descend, and the rows of LIMIT; None if it isn't so simple."""
+        order, limit = self.node.args.get("order"), self.node.args.get("limit")
+        items = order.expressions if order is not None else []
+        names = [one.this.name for one in items if isinstance(one.this, exp.Column) and not one.this.table]
+        plain = limit is None or (isinstance(limit, exp.Limit) and limit.expression.is_int)
+        if len(names) < len(items) or not plain or self.node.args.get("offset") is not None:
+            return None
+        down = [bool(one.args.get("desc")) for one in items]
+        return names, down, None if limit is None else int(limit.expression.name)
+
+
+def all_of(table: str) -> str:
+    """The query of a whole table."""
+    return exp.select("*").from_(exp.to_identifier(table, quoted=True)).sql(dialect=Streams)
+
 
 class Streams(Databricks):
     """Spark SQL for streams."""

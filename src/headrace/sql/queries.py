@@ -257,7 +257,7 @@ class _Select:
         return self._first_rows(relation, by) if order is not None else relation
 
     def _with_order(self, items: list[exp.Expr]) -> tuple[list[exp.Expr], list[exp.Expr]]:
-        """What to select and by which columns of that to sort: what ORDER BY has besides is selected, too."""
+        """What to select and by which columns of that to sort: other columns of ORDER BY are selected, too."""
         named = {one.alias_or_name for one in items}
         everything = any(one.is_star for one in items)
         by: list[exp.Expr] = []

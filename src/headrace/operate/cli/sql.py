@@ -155,46 +155,36 @@ class Session:
                 self._statement(one, re.sub(r"[^\n]", " ", text[: one.start]) + one.text, writes=writes)
 
     def _statement(self, one: Statement, text: str, *, writes: bool) -> None:
-        from sqlglot import exp
+        from headrace.sql.dialect import all_of, wrong
 
-        from headrace.sql.dialect import wrong
-
-        node = one.node
-        words = one.text.upper().split()
-        if isinstance(node, exp.Create | exp.Set):
+        if one.kind == "set" or one.kind.startswith("create"):
             self._declare(one, text)
         elif writes:
             return
-        elif words[:2] == ["SHOW", "TABLES"] and len(words) == 2:
+        elif one.kind == "show tables":
             self._print(self._tables())
-        elif isinstance(node, exp.Describe) and isinstance(node.this, exp.Table):
-            self._print(_described(self._planned(_all_of(node.this.name), one)[1]))
-        elif words[0] == "EXPLAIN":
+        elif one.kind == "describe" and one.name:
+            self._print(_described(self._planned(all_of(one.name), one)[1]))
+        elif one.kind.startswith("explain"):
             self._explain(one, text)
-        elif isinstance(node, exp.Select | exp.SetOperation | exp.Subquery):
+        elif one.kind == "query":
             self._print(self._answer(one, text))
-        elif isinstance(node, exp.Insert):
+        elif one.kind == "insert":
             hint = "ask its SELECT; or write the statements into a file, and run it: headrace run counts.sql"
-            raise wrong(node.this, "INSERT INTO isn't run here, where nothing is written", hint)
+            raise wrong(one.node.this, "INSERT INTO isn't run here, where nothing is written", hint)
         else:
-            raise wrong(node, f"there is no statement {words[0]}", _HINT)
+            raise wrong(one.node, f"there is no statement {one.text.upper().split()[0]}", _HINT)
 
     def _declare(self, one: Statement, text: str) -> None:
-        from sqlglot import exp
+        from headrace.sql.dialect import all_of, wrong
 
-        from headrace.sql.dialect import wrong
-
-        name = " ".join(one.text.split()[:2])
-        if isinstance(one.node, exp.Create):
-            made = one.node.find(exp.Table)
-            name = made.name.casefold() if made is not None else one.text
-            if name in self._declared and not one.node.args.get("replace"):
-                raise wrong(one.node.this, f"{name} is there already", "write CREATE OR REPLACE")
+        name = one.name.casefold() if one.name else one.text
+        if one.name and name in self._declared and not one.replaces:
+            raise wrong(one.node.this, f"{one.name} is there already", "write CREATE OR REPLACE")
         before = self._declared.pop(name, None)
         self._declared[name] = text, one
         try:
-            is_view = isinstance(one.node, exp.Create) and one.node.args.get("kind") == "VIEW"
-            self._planned(_all_of(name) if is_view else None, one)
+            self._planned(all_of(one.name) if one.kind == "create view" else None, one)
         except HeadraceError:
             del self._declared[name]
             if before is not None:
@@ -203,15 +193,10 @@ class Session:
 
     def _planned(self, query: str | None, one: Statement) -> tuple[App, Stream | None]:
         """An app of what is declared and a query, with the streams of the log that they name as inputs."""
-        from sqlglot import exp
-
         from headrace.app import App
-        from headrace.sql.dialect import parse
 
         app = App("sql", home=self.home)
-        nodes = [one.node, *(other.node for _, other in self._declared.values())]
-        nodes += [] if query is None else [each.node for each in parse(query)]
-        named = {table.name.casefold() for node in nodes for table in node.find_all(exp.Table)}
+        named = set[str]().union(one.tables, *(other.tables for _, other in self._declared.values()))
         streams = {name: columns for name, columns in self._streams().items() if name.casefold() not in self._declared}
         misspelt = not named <= {*map(str.casefold, streams), *self._declared}  # then the error lists all there are
         for name, columns in streams.items():
@@ -232,10 +217,10 @@ class Session:
         import polars as pl
 
         found: list[tuple[str, str, str | None]] = []
-        for name, (_, one) in self._declared.items():
-            if one.node.args.get("kind"):
-                found.append((name, f"declared {one.node.args['kind'].lower()}", None))
-        declared = {name for name, _, _ in found}
+        for _, one in self._declared.values():
+            if one.kind in ("create table", "create view"):
+                found.append((one.name, one.kind.replace("create", "declared"), None))
+        declared = {name.casefold() for name, _, _ in found}
         for name, columns in self._streams().items():
             if name.casefold() not in declared and columns is not None:
                 found.append((name, "stream", ", ".join(columns)))
@@ -246,13 +231,11 @@ class Session:
         )
 
     def _explain(self, one: Statement, text: str) -> None:
-        from sqlglot import exp
-
         from headrace.sql.dialect import parse, wrong
 
         query = re.sub(r"(?i)\bexplain\b", " " * len("explain"), text, count=1)
         inner = parse(query)
-        if len(inner) != 1 or isinstance(inner[0].node, exp.Create | exp.Set | exp.Command):
+        if len(inner) != 1 or inner[0].kind not in ("query", "insert"):
             raise wrong(one.node, "EXPLAIN takes a SELECT or an INSERT INTO")
         app, flow = self._planned(query, inner[0])
         if flow is not None:
@@ -269,15 +252,15 @@ class Session:
         from headrace.rows.changes import CHANGE, added_up
         from headrace.sql.dialect import end_of_rows
 
-        by, down, most = _order(one.node)
-        flow = self._planned(text[: end_of_rows(text)], one)[1] if by is not None else None
-        if flow is None or not set(by or ()) <= set(flow.schema.columns):
-            by, most = None, None
-            flow = self._planned(text, one)[1]
+        order = one.order()
+        flow = None if order is None else self._planned(text[: end_of_rows(text)], one)[1]
+        if flow is None or order is None or not set(order[0]) <= set(flow.schema.columns):
+            order, flow = None, self._planned(text, one)[1]
         assert flow is not None, "a query has a flow"
         found = head(flow.draft, flow.node, sys.maxsize, self._taken)
         if CHANGE in found.columns and not self.changes:
             found = added_up(found)
+        by, down, most = order or ([], [], None)
         if by:
             found = found.sort(by, descending=down, nulls_last=down, maintain_order=True)
         return found if most is None else found.head(most)
@@ -307,27 +290,6 @@ class Session:
         more = f", of which {_SHOWN_MAX:,} are shown: add LIMIT, or --json" if found.height > _SHOWN_MAX else ""
         if more or sys.stdout.isatty():
             print_note(counted(found.height, "row") + more)
-
-
-def _all_of(name: str) -> str:
-    from sqlglot import exp
-
-    return exp.select("*").from_(exp.to_identifier(name, quoted=True)).sql(dialect="databricks")
-
-
-def _order(node: object) -> tuple[list[str] | None, list[bool], int | None]:
-    """The columns of ORDER BY and the rows of LIMIT; None for the columns if there is more to them."""
-    from sqlglot import exp
-
-    assert isinstance(node, exp.Expr), "a statement"
-    order, limit = node.args.get("order"), node.args.get("limit")
-    items = order.expressions if order is not None else []
-    names = [one.this.name for one in items if isinstance(one.this, exp.Column) and not one.this.table]
-    plain = limit is None or (isinstance(limit, exp.Limit) and limit.expression.is_int)
-    if len(names) < len(items) or not plain or node.args.get("offset") is not None:
-        return None, [], None
-    most = None if limit is None else int(limit.expression.name)
-    return names, [bool(one.args.get("desc")) for one in items], most
 
 
 def _described(flow: Stream | None) -> pl.DataFrame:
