@@ -698,7 +698,7 @@ def _row_bound(node: exp.Expr, name: str) -> int | None:
 
 
 def _old_bound(node: exp.Anonymous) -> str | None:
-    """``SESSION_START(ts, ...)``, for example, stands for a bound of the window that is grouped by."""
+    """``SESSION_START(ts, ...)``, ``TUMBLE_END`` and so on stand for a bound of the window that is grouped by."""
     name = node.name.upper()
     for window in WINDOWS:
         if name == f"{window}_START":

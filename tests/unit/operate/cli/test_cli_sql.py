@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -25,11 +26,12 @@ WINDOWS = (
     "SELECT url, window_start, count(*) AS n FROM TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '10' SECOND)) "
     "GROUP BY url, window_start, window_end"
 )
+Cli = Callable[..., Any]
 Ask = Callable[..., list[dict[str, object]]]
 
 
 @pytest.fixture
-def ask(cli, home: Path, tmp_path: Path) -> Ask:
+def ask(cli: Cli, home: Path, tmp_path: Path) -> Ask:
     """The rows of a statement over two partitions of clicks."""
     lines = tmp_path / "clicks.jsonl"
     lines.write_text("".join(f'{{"url":"{r["url"]}","member":"{r["member"]}","at":"{r["at"]}"}}\n' for r in ROWS))
@@ -39,7 +41,7 @@ def ask(cli, home: Path, tmp_path: Path) -> Ask:
     def asked(text: str, *options: object) -> list[dict[str, object]]:
         outcome = cli("sql", "--json", *options, "--execute", text)
         assert outcome.code == 0, outcome.err
-        return outcome.lines()
+        return cast("list[dict[str, object]]", outcome.lines())
 
     return asked
 
@@ -90,7 +92,7 @@ def test_only_the_last_rows_are_asked(ask: Ask, home: Path) -> None:
     assert len(ask("SELECT url FROM clicks", "--ago", "1h")) == 53
 
 
-def test_a_result_of_some_rows_says_so(ask: Ask, cli) -> None:
+def test_a_result_of_some_rows_says_so(ask: Ask, cli: Cli) -> None:
     assert "note" not in cli("sql", "-e", "SELECT url FROM clicks", "--rows", 3).err
     cut = cli("sql", "-e", "SELECT url FROM clicks", "--rows", 1)
     assert cut.err == "note: this asks the last 1 rows of each partition of clicks, which has more: --rows N\n"
@@ -113,14 +115,14 @@ def test_what_an_app_wrote_is_a_table(ask: Ask, home: Path) -> None:
     assert ask("SELECT member, n FROM totals WHERE n > 1") == [{"member": "ann", "n": 2}]
 
 
-def test_explain_shows_the_plan(ask: Ask, cli) -> None:
+def test_explain_shows_the_plan(ask: Ask, cli: Cli) -> None:
     outcome = cli("sql", "--execute", f"{TABLES} EXPLAIN {WINDOWS}")
     assert "tumbling 10s by url" in outcome.out
     (found,) = ask("explain insert into x select url from clicks")
     assert "into x" in str(found["plan"])
 
 
-def test_a_pipe_is_a_script(ask: Ask, cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_a_script(ask: Ask, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT url FROM clicks LIMIT 1;\n-- the columns\nDESCRIBE clicks;"))
     assert len(cli("sql", "--json").lines()) == 4
     monkeypatch.setattr("sys.stdin", io.StringIO("-- nothing\n"))
@@ -142,7 +144,7 @@ def test_a_pipe_is_a_script(ask: Ask, cli, monkeypatch: pytest.MonkeyPatch) -> N
         (WINDOWS, "the table has no event time", "WATERMARK FOR"),
     ],
 )  # fmt: skip
-def test_errors_say_where_and_what_to_do(ask: Ask, cli, text: str, error: str, hint: str) -> None:
+def test_errors_say_where_and_what_to_do(ask: Ask, cli: Cli, text: str, error: str, hint: str) -> None:
     outcome = cli("sql", "--execute", text)
     assert outcome.code == 2
     assert error in outcome.err

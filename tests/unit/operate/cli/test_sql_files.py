@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.core.errors import UsageError
 from headrace.operate.cli.loader import load_app, load_runnable_app
 
+Cli = Callable[..., Any]
 COUNTS = """-- how often each page was seen
 CREATE TABLE clicks (
     url STRING,
@@ -38,7 +41,7 @@ def test_the_app_is_called_as_the_file_is(file: Path, tmp_path: Path) -> None:
     assert load_app(tmp_path / "COUNTS.SQL").name == "COUNTS"
 
 
-def test_it_runs(cli, file: Path, tmp_path: Path) -> None:
+def test_it_runs(cli: Cli, file: Path, tmp_path: Path) -> None:
     lines = tmp_path / "clicks.jsonl"
     lines.write_text("".join(f'{{"url":"/{n % 2}","at":"2026-01-31T12:00:{n:02}"}}\n' for n in range(20)))
     missing = cli("plan", file)
@@ -58,12 +61,16 @@ def test_it_runs(cli, file: Path, tmp_path: Path) -> None:
 
 
 def test_statements_take_no_arguments(file: Path) -> None:
-    for words in (["--app", "x"], ["--arg", "a=1"], ["arguments", "x"], [":main", ""]):
-        given = {"--app": {"name": "x"}, "--arg": {"values": ["a=1"]}, "arguments": {"arguments": ["x"]}}
-        target = f"{file}:main" if words[0] == ":main" else file
+    given: dict[str, Callable[[], object]] = {
+        "--app": lambda: load_app(file, name="x"),
+        "--arg": lambda: load_app(file, values=["a=1"]),
+        "arguments": lambda: load_app(file, arguments=["x"]),
+        ":main": lambda: load_app(f"{file}:main"),
+    }
+    for word, load in given.items():
         with pytest.raises(UsageError, match="is one app, and statements of SQL take no arguments") as raised:
-            load_app(target, **given.get(words[0], {}))
-        assert raised.value.hint == f"leave out {words[0]}"
+            load()
+        assert raised.value.hint == f"leave out {word}"
 
 
 def test_a_file_that_cant_be_read(tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def test_a_file_that_cant_be_read(tmp_path: Path) -> None:
         load_app(tmp_path / "latin.sql")
 
 
-def test_errors_have_the_line_of_the_file(cli, file: Path) -> None:
+def test_errors_have_the_line_of_the_file(cli: Cli, file: Path) -> None:
     file.write_text(COUNTS.replace("SELECT url, window_start", "SELECT ulr, window_start"))
     found = cli("plan", file)
     assert found.code == 2
