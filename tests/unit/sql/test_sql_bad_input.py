@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import NamedTuple
 
 import polars as pl
@@ -364,3 +365,15 @@ def test_what_is_sorted_by_need_not_be_selected() -> None:
         assert t.read("last").columns == ["url", "_change"]
         assert t.read("last").row(-1) == ("/c", "insert")
         assert t.read("most").row(-1) == ("/b", "insert")
+
+
+def test_changes_reach_a_database_as_the_new_row_of_each_key() -> None:
+    app = hr.App("kept")
+    app.sql(TABLES)
+    app.sql(f"CREATE TABLE f (url STRING PRIMARY KEY, n BIGINT, deleted BOOLEAN) {TO_DATABASE}")
+    app.sql(f"{COUNTED} HAVING count(*) < 3")
+    with app.test() as t:
+        for _ in range(3):
+            t.feed("clicks", [{"url": "/a", "member": "ann", "amount": 1.0, "at": datetime(2026, 1, 1)}])
+        t.end()
+        assert t.read("f").rows() == [("/a", 1, False), ("/a", 2, False), ("/a", 2, True)]
