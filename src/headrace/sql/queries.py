@@ -657,7 +657,7 @@ class _Select:
 
 def _check_clauses(node: exp.Expr, known: frozenset[str]) -> None:
     """Refuse a clause that has no meaning here, rather than leaving it out."""
-    for name, value in node.args.items():
+    for name, value in sorted(node.args.items()):
         if value and name not in known:
             part = value[0] if isinstance(value, list) else value
             hint = _OTHER_WAYS.get(name, "look at docs/sql.md for what there is")
