@@ -627,7 +627,7 @@ class _Select:
         for number, one in enumerate(order.expressions):
             relation, name = self._as_column(relation, one.this, f"order${number}")
             by.append(name)
-            down.append(bool(one.args.get("desc")))
+            down.append(_descends(one))
         name = found[0].alias or "row_number"
         rank = OpenRank(name, tuple(keys), tuple(by), tuple(down), window)
         return replace(relation, rank=rank), [one for one in items if one is not found[0]]
@@ -647,7 +647,7 @@ class _Select:
         for node in nodes:
             relation, name = self._as_column(relation, node, f"{_ORDER}{len(by)}")
             by.append(name)
-        down = [bool(one.args.get("desc")) for one in self.node.args["order"].expressions]
+        down = [_descends(one) for one in self.node.args["order"].expressions]
         stream = self.queries.shared(relation.stream, (), self.prefix)
         top = stream.top(int(limit.expression.name), by, key=None, descending=down, id=self._id("top"))
         added = [name for name in by if name.startswith(_ORDER)]
@@ -662,6 +662,12 @@ def _check_clauses(node: exp.Expr, known: frozenset[str]) -> None:
             part = value[0] if isinstance(value, list) else value
             hint = _OTHER_WAYS.get(name, "look at docs/sql.md for what there is")
             raise wrong(part if isinstance(part, exp.Expr) else node, f"{name.upper()} isn't supported", hint)
+
+
+def _descends(node: exp.Expr) -> bool:
+    if node.args.get("desc") and node.args.get("nulls_first"):
+        raise wrong(node, "NULLS FIRST isn't supported: nulls come last", "leave it out")
+    return bool(node.args.get("desc"))
 
 
 def _by_number(node: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr:

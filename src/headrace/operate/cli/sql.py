@@ -262,7 +262,7 @@ class Session:
             found = added_up(found)
         by, down, most = order or ([], [], None)
         if by:
-            found = found.sort(by, descending=down, nulls_last=down, maintain_order=True)
+            found = found.sort(by, descending=down, nulls_last=True, maintain_order=True)
         return found if most is None else found.head(most)
 
     def _taken(self, spec: StreamSpec) -> pl.DataFrame:
