@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from headrace.api import aggregates
 from headrace.api.aggregates import n_unique
 from headrace.api.stream import Stream
 from headrace.app import App
@@ -162,7 +163,7 @@ def _first(sources: Sources, outputs: Outputs, *, filtered: bool = True) -> str 
 def _declare_grown(app: App, *, more: bool) -> None:
     """A running aggregate gets further results. The rows that were told without are behind the shuffle."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
-    further: dict[str, Any] = {"sorts": n_unique(pl.col("id") % 4), "odd": (pl.col("id") % 2).sum()} if more else {}
+    further = {"sorts": n_unique(pl.col("id") % 4), "odd": aggregates.sum(pl.col("id") % 2)} if more else {}
     counts = by_k.group_by(id="per-k").agg(n=pl.len(), ids=pl.col("id").sum(), **further)
     by_half = counts.with_columns(half=pl.col("k") % 2).partition_by("half", id="by-half", partitions=2)
     by_half.top(2, "n", rank="place", id="top").send_to(app.output("first", partitions=1))
