@@ -309,9 +309,9 @@ class AppOracle(Oracle):
             return rows
         return self._sum(who, stream, (dict(zip(sorted(schema.columns), row, strict=True)) for row in rows))
 
-    def _sum(self, who: object, stream: str, changes: Iterable[Row]) -> list[dict[str, Any]]:
+    def _sum(self, who: object, stream: str, changes: Iterable[Row]) -> list[Row]:
         try:
-            return list(added_up(changes, self.shape.case.keys.get(stream, ())))
+            return [*added_up(changes, self.shape.case.keys.get(stream, ()))]
         except WrongChangeError as error:
             self.fail(who, f"{stream}: {error}")
 
