@@ -50,7 +50,7 @@ class Scope(Protocol):
 def duration_ms(node: exp.Expr) -> int:
     """How long an ``INTERVAL`` is."""
     if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
-        raise wrong(node, "this is no interval", "write INTERVAL '10' SECOND")
+        raise wrong(node, "this isn't an interval", "write INTERVAL '10' SECOND")
     unit = node.unit.name.upper().removesuffix("S")
     if unit not in _UNITS:
         raise wrong(node, f"an interval in {unit.lower()}s isn't supported", f"units are {', '.join(_UNITS)}")
@@ -323,15 +323,6 @@ class _Translation:
         small = abs(int(text)) < 1 << 31
         return Value(pl.lit(int(text), pl.Int32() if small else pl.Int64()), pl.Int32() if small else pl.Int64())
 
-    def _true(self, node: exp.Expr) -> Value:
-        return Value(pl.lit(bool(node.this)), pl.Boolean())
-
-    def _null(self, node: exp.Expr) -> Value:
-        return Value(pl.lit(None), pl.Null())
-
-    def _inner(self, node: exp.Expr) -> Value:
-        return self.value(node.this)
-
     # -- comparisons ---------------------------------------------------------------------------------
     def _compared(self, node: exp.Expr) -> Value:
         one, two = self._alike([node.this, node.expression], node, "can't be compared with")
@@ -434,12 +425,6 @@ class _Translation:
         test = node.this if isinstance(node, exp.If) else exp.Not(this=exp.Is(this=node.this, expression=exp.Null()))
         return self._case(exp.Case(ifs=[exp.If(this=test, true=true)], default=false))
 
-    def _decode(self, node: exp.Expr) -> Value:
-        subject, *rest = node.expressions
-        pairs = zip(rest[::2], rest[1::2], strict=False)
-        branches = [exp.If(this=exp.NullSafeEQ(this=subject, expression=one), true=two) for one, two in pairs]
-        return self._case(exp.Case(ifs=branches, default=rest[-1] if len(rest) % 2 else None))
-
     def _coalesce(self, node: exp.Expr) -> Value:
         values, before = [], pl.lit(True)
         for one in (node.this, *node.expressions):
@@ -522,7 +507,7 @@ class _Translation:
         unit = "" if interval.unit is None else interval.unit.name.lower().removesuffix("s")
         if unit in MONTHS:
             if not isinstance(interval.this, exp.Literal) or not interval.this.name.lstrip("-").isdigit():
-                raise wrong(interval, "this is no interval", "write INTERVAL '1' MONTH")
+                raise wrong(interval, "this isn't an interval", "write INTERVAL '1' MONTH")
             number = int(interval.this.name) * (1 if isinstance(node, exp.Add) else -1)
             return Value(known.moved(time, pl.lit(number), unit).cast(found.dtype), found.dtype)
         length = duration_ms(interval)
@@ -660,45 +645,68 @@ class _Translation:
             return Value(known.towards_zero(known.micros_of(read), 10**6), LONG)
         return self._typed(read, node)
 
-    # -- arrays and structs --------------------------------------------------------------------------
-    def _item(self, node: exp.Expr) -> Value:
-        """``array[0]``, ``struct['field']``, and ``element_at(array, 1)``."""
-        base, (index,) = self.value(node.this), node.expressions
-        if isinstance(base.dtype, pl.Struct):
-            return self._fields(base, [index.name], node)
-        if node.args.get("offset"):
-            name = "try_element_at" if node.args.get("safe") else "element_at"
-            return self._call(name, known.FUNCTIONS[name], [node.this, index], node)
-        place = self._at_risk(self._as("i", self.value(index), index))
-        array = self._at_risk(self._as("a", base, node.this))
-        return self._typed(known.item(array, place, strict=True), node)
 
-    def _array(self, node: exp.Expr) -> Value:
-        if not node.expressions:
-            raise wrong(node, "an array without elements has no type", "write CAST(NULL AS ARRAY<INT>)")
-        values = self._alike(node.expressions, node, "can't be in an array with")
-        parts = [one.expr.implode() if isinstance(one.dtype, pl.List) else one.expr for one in values]
-        return self._typed(pl.concat_list(parts), node)
+def _true(own: _Translation, node: exp.Expr) -> Value:
+    return Value(pl.lit(bool(node.this)), pl.Boolean())
 
-    def _struct(self, node: exp.Expr) -> Value:
-        fields: dict[str, pl.Expr] = {}
-        for number, one in enumerate(node.expressions):
-            named = isinstance(one, exp.PropertyEQ)
-            name = one.this.name if named else one.alias_or_name or f"col{number + 1}"
-            fields[name] = self.value(one.expression if named else one.unalias()).expr
-        return self._typed(pl.struct([one.alias(name) for name, one in fields.items()]), node)
 
-    def _json(self, node: exp.Expr) -> Value:
-        path = ""
-        for one in node.expression.expressions if isinstance(node.expression, exp.JSONPath) else [node.expression]:
-            if isinstance(one, exp.JSONPathKey) and isinstance(one.this, str):
-                path += f"['{one.this}']"
-            elif isinstance(one, exp.JSONPathSubscript) and isinstance(one.this, int):
-                path += f"[{one.this}]"
-            elif not isinstance(one, exp.JSONPathRoot):
-                raise wrong(node, "this path isn't supported", "there are $.name, ['name'] and [0]")
-        arguments = [node.this, exp.Literal.string(f"${path}")]
-        return self._call("get_json_object", known.FUNCTIONS["get_json_object"], arguments, node)
+def _null(own: _Translation, node: exp.Expr) -> Value:
+    return Value(pl.lit(None), pl.Null())
+
+
+def _inner(own: _Translation, node: exp.Expr) -> Value:
+    return own.value(node.this)
+
+
+def _decode(own: _Translation, node: exp.Expr) -> Value:
+    subject, *rest = node.expressions
+    pairs = zip(rest[::2], rest[1::2], strict=False)
+    branches = [exp.If(this=exp.NullSafeEQ(this=subject, expression=one), true=two) for one, two in pairs]
+    return own._case(exp.Case(ifs=branches, default=rest[-1] if len(rest) % 2 else None))
+
+
+def _array(own: _Translation, node: exp.Expr) -> Value:
+    if not node.expressions:
+        raise wrong(node, "an array without elements has no type", "write CAST(NULL AS ARRAY<INT>)")
+    values = own._alike(node.expressions, node, "can't be in an array with")
+    if isinstance(values[0].dtype, pl.List):
+        raise wrong(node, "an array of arrays isn't supported", "give a function of your own: functions={...}")
+    return own._typed(pl.concat_list([one.expr for one in values]), node)
+
+
+def _struct(own: _Translation, node: exp.Expr) -> Value:
+    fields: dict[str, pl.Expr] = {}
+    for number, one in enumerate(node.expressions):
+        named = isinstance(one, exp.PropertyEQ)
+        name = one.this.name if named else one.alias_or_name or f"col{number + 1}"
+        fields[name] = own.value(one.expression if named else one.unalias()).expr
+    return own._typed(pl.struct([expr.alias(name) for name, expr in fields.items()]), node)
+
+
+def _json(own: _Translation, node: exp.Expr) -> Value:
+    path = ""
+    for one in node.expression.expressions if isinstance(node.expression, exp.JSONPath) else [node.expression]:
+        if isinstance(one, exp.JSONPathKey) and isinstance(one.this, str):
+            path += f"['{one.this}']"
+        elif isinstance(one, exp.JSONPathSubscript) and isinstance(one.this, int):
+            path += f"[{one.this}]"
+        elif not isinstance(one, exp.JSONPathRoot):
+            raise wrong(node, "this path isn't supported", "there are $.name, ['name'] and [0]")
+    arguments = [node.this, exp.Literal.string(f"${path}")]
+    return own._call("get_json_object", known.FUNCTIONS["get_json_object"], arguments, node)
+
+
+def _item(own: _Translation, node: exp.Expr) -> Value:
+    """``array[0]``, ``struct['field']``, and ``element_at(array, 1)``."""
+    base, (index,) = own.value(node.this), node.expressions
+    if isinstance(base.dtype, pl.Struct):
+        return own._fields(base, [index.name], node)
+    if node.args.get("offset"):
+        name = "try_element_at" if node.args.get("safe") else "element_at"
+        return own._call(name, known.FUNCTIONS[name], [node.this, index], node)
+    place = own._at_risk(own._as("i", own.value(index), index))
+    array = own._at_risk(own._as("a", base, node.this))
+    return own._typed(known.item(array, place, strict=True), node)
 
 
 def translate(node: exp.Expr, scope: Scope) -> Value:
@@ -826,9 +834,9 @@ _RULES: Mapping[type[exp.Expr], Callable[[_Translation, exp.Expr], Value]] = {
     exp.Column: _Translation._column,
     exp.Dot: _Translation._dot,
     exp.Literal: _Translation._literal,
-    exp.Boolean: _Translation._true,
-    exp.Null: _Translation._null,
-    exp.Paren: _Translation._inner,
+    exp.Boolean: _true,
+    exp.Null: _null,
+    exp.Paren: _inner,
     **dict.fromkeys(_COMPARISONS, _Translation._compared),
     **dict.fromkeys((*_ARITHMETIC, *_TRIED), _Translation._computed),
     **dict.fromkeys((exp.Div, exp.SafeDivide), _Translation._divided),
@@ -846,17 +854,17 @@ _RULES: Mapping[type[exp.Expr], Callable[[_Translation, exp.Expr], Value]] = {
     exp.In: _Translation._in,
     exp.Case: _Translation._case,
     **dict.fromkeys((exp.If, exp.Nvl2), _Translation._if),
-    exp.DecodeCase: _Translation._decode,
+    exp.DecodeCase: _decode,
     exp.Coalesce: _Translation._coalesce,
     exp.Nullif: _Translation._nullif,
     **dict.fromkeys((exp.Cast, exp.TryCast), _Translation._cast),
     exp.DPipe: lambda own, node: own._call("concat", known.FUNCTIONS["concat"], [node.this, node.expression], node),
     **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), _Translation._like),
     **dict.fromkeys((exp.TsOrDsToDate, exp.StrToTime, exp.StrToUnix), _Translation._read_time),
-    exp.Bracket: _Translation._item,
-    exp.Array: _Translation._array,
-    exp.Struct: _Translation._struct,
-    exp.JSONExtractScalar: _Translation._json,
+    exp.Bracket: _item,
+    exp.Array: _array,
+    exp.Struct: _struct,
+    exp.JSONExtractScalar: _json,
 }
 
 

@@ -664,7 +664,7 @@ REFUSALS = [
     ("s RLIKE 'a++'", "possessive", None),
     ("split(s, '[ab]')", "plain characters", None),
     ("split(s, ',', 2)", "no limit", None),
-    ("date_format(ts, 'XXX')", "'XXX' in the pattern", None),
+    ("date_format(ts, 'VV')", "'VV' in the pattern", None),
     ("m / 2", "decimals aren't divided", "AS DOUBLE"),
     ("CAST(m AS DECIMAL(38, 18)) * CAST(m AS DECIMAL(38, 18))", "don't fit into DECIMAL(38)", "CAST"),
     ("CAST(f AS STRING)", "text of Float64 isn't the same in Polars", "DECIMAL"),
