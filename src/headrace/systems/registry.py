@@ -122,8 +122,10 @@ def _meant(stream: StreamId, names: list[str], home: str | Path) -> str:
     close = difflib.get_close_matches(stream.name, names, n=1)
     if close:
         return f"did you mean {close[0] if stream.system == LOG else f'{stream.system}.{close[0]}'}?"
-    if names or stream.system != LOG:
+    if stream.system != LOG:
         return "see what there is: headrace stream list"
+    if names:
+        return "see what there is: headrace stream list; what apps write to Kafka, files or tables is only there"
     return (
         f"{home} holds no streams at all: give another folder as home, "
         f"or create the stream: headrace stream create {stream.name} --partitions 4, or hr.streams.create_stream(...)"

@@ -169,6 +169,11 @@ def test_a_missing_stream_is_an_error_with_the_likely_name(cli: Cli, verb: tuple
     assert "did you mean page-views?" in missing.err
 
 
+def test_a_missing_stream_may_be_in_another_system(cli: Cli) -> None:
+    cli("stream", "create", "page-views", "--partitions", 1)
+    assert "what apps write to Kafka, files or tables is only there" in cli("stream", "read", "totals").err
+
+
 def filled(cli: Cli, tmp_path: Path) -> list[int]:
     """Create a stream of one partition with three frames, and return their offsets."""
     for number in range(3):
