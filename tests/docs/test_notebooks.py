@@ -59,6 +59,11 @@ def test_flows_apps_and_runs_are_shown_as_tables(page_views: Outputs) -> None:
     assert "<b>views-per-member</b> finished" in status["data"]["text/html"]
 
 
+def test_the_metrics_are_those_of_an_app_that_has_started(page_views: Outputs) -> None:
+    (rows,) = page_views["metrics"]
+    assert "checkpoint" in rows["data"]["text/plain"]
+
+
 def test_a_second_run_is_refused_until_the_first_is_replaced(page_views: Outputs) -> None:
     (refusal,) = page_views["refusal"]
     assert "app 'views-per-member' is already running in this process, since " in refusal["text"]
