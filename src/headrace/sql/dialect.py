@@ -7,6 +7,7 @@ DESCRIPTOR(c)``, ``WATERMARK FOR c AS e`` and ``ROW<...>`` types. Only this modu
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -195,6 +196,7 @@ def end_of_rows(text: str) -> int:
 
 def _unparsed(about: dict[str, Any]) -> DeclarationError:
     what = about.get("description", "").partition("but got <Token")[0].removeprefix("Invalid expression / ").strip()
+    what = re.sub(r"Required keyword: '\w+' missing for <class '.*?(\w+)'>", r"\1 needs another argument", what)
     near = about.get("highlight") or ""
     after = "after" if what.startswith("Expected ") else "at"
     where = f"line {about.get('line')}, column {about.get('col', 0) - len(near) + 1}: {near}"

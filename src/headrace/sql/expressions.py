@@ -139,17 +139,6 @@ _BITS: Mapping[type[exp.Expr], Binary] = {
     exp.BitwiseXor: lambda one, two: one ^ two,
 }
 _ZERO = "division by zero: write nullif(x, 0) or try_divide to get null, or leave such rows out with WHERE"
-_KINDS = {
-    "s": "text",
-    "c": "text",
-    "n": "a number",
-    "i": "a whole number",
-    "b": "true or false",
-    "t": "a timestamp",
-    "d": "a date",
-    "a": "an array",
-}
-_CASTS = {"s": TEXT, "c": TEXT, "n": DOUBLE, "i": LONG, "b": pl.Boolean(), "t": TIME, "d": DATE}
 
 
 class _Translation:
@@ -258,7 +247,7 @@ class _Translation:
         """A value as text, a number or a time; ``kind`` is a letter of ``functions.py``."""
         dtype = found.dtype
         if dtype == pl.Null and kind != "a":
-            return found.expr.cast(_CASTS[kind])
+            return found.expr.cast(known.CASTS[kind])
         fits = {
             "s": dtype == TEXT,
             "c": dtype == TEXT
@@ -272,12 +261,12 @@ class _Translation:
             "a": isinstance(dtype, pl.List),
         }[kind]
         if not fits:
-            raise wrong(node, f"this is {dtype}, and {_KINDS[kind]} is needed", "write CAST(... AS ...)")
+            raise wrong(node, f"this is {dtype}, and {known.KINDS[kind]} is needed", "write CAST(... AS ...)")
         if kind == "c":
             return self._converted(found, TEXT, node, strict=True)
         if kind == "t":
             return found.expr.cast(TIME) if isinstance(dtype, pl.Date) else found.expr
-        return found.expr.cast(_CASTS[kind]) if kind in "nid" and dtype != _CASTS[kind] else found.expr
+        return found.expr.cast(known.CASTS[kind]) if kind in "nid" and dtype != known.CASTS[kind] else found.expr
 
     # -- names and constants -------------------------------------------------------------------------
     def _column(self, node: exp.Expr) -> Value:
@@ -376,7 +365,11 @@ class _Translation:
 
     def _in(self, node: exp.Expr) -> Value:
         if node.args.get("query") is not None:
-            raise wrong(node, "IN with a sub-query isn't possible here", "put it into the WHERE by itself, or join")
+            raise wrong(
+                node,
+                "IN with a sub-query isn't possible here",
+                "write LEFT SEMI JOIN ... ON, or LEFT ANTI JOIN for NOT IN",
+            )
         subject, *others = self._alike([node.this, *node.expressions], node, "can't be compared with")
         if all(isinstance(one, exp.Literal) for one in node.expressions):
             listed = pl.select(pl.concat_list([one.expr for one in others])).to_series()
@@ -543,7 +536,7 @@ class _Translation:
     def _whole_division(self, node: exp.Expr) -> Value:
         one, two = self._numbers(node, "i")
         by = self._not_zero(two, LONG)
-        return Value((one - _remainder(one, by)) // by, LONG)
+        return Value((one - known.remainder(one, by)) // by, LONG)
 
     def _modulo(self, node: exp.Expr) -> Value:
         """With the sign of the dividend; PMOD is never negative for a positive divisor."""
@@ -553,9 +546,9 @@ class _Translation:
         pair = exp.Mod(this=node.expressions[0], expression=node.expressions[1]) if positive else node
         one, two = self._numbers(pair, "i")
         by = self._not_zero(two, LONG)
-        rest = _remainder(one, by)
+        rest = known.remainder(one, by)
         if positive:
-            rest = pl.when(rest < 0).then(_remainder(rest + by, by)).otherwise(rest)
+            rest = pl.when(rest < 0).then(known.remainder(rest + by, by)).otherwise(rest)
         dtype = known.wider(self.value(pair.this).dtype, self.value(pair.expression).dtype) or LONG
         return Value(rest.cast(dtype), dtype)
 
@@ -717,12 +710,6 @@ def translate(node: exp.Expr, scope: Scope) -> Value:
 def predicate(node: exp.Expr, scope: Scope) -> pl.Expr:
     """The Polars expression of a condition."""
     return _Translation(scope).condition(node)
-
-
-def _remainder(one: pl.Expr, by: pl.Expr) -> pl.Expr:
-    """The remainder has the sign of the dividend, as in Spark; Polars' has that of the divisor."""
-    rest = one % by
-    return pl.when((rest != 0) & ((rest < 0) != (one < 0))).then(rest - by).otherwise(rest)
 
 
 def _digits(value: Value, node: exp.Expr) -> tuple[int, int]:

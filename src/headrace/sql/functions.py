@@ -43,6 +43,18 @@ class Rule:
 TEXT, BOOL, DATE = pl.String(), pl.Boolean(), pl.Date()
 INT, LONG, DOUBLE = pl.Int32(), pl.Int64(), pl.Float64()
 TIME = pl.Datetime("us")
+KINDS = {
+    "s": "text",
+    "c": "text",
+    "n": "a number",
+    "i": "a whole number",
+    "b": "true or false",
+    "t": "a timestamp",
+    "d": "a date",
+    "a": "an array",
+}
+CASTS = {"s": TEXT, "c": TEXT, "n": DOUBLE, "i": LONG, "b": pl.Boolean(), "t": TIME, "d": DATE}
+"""What the letters mean, and the types of these arguments."""
 MICROS = {"microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6}
 MICROS |= {"day": 86400 * 10**6, "week": 7 * 86400 * 10**6}
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -435,6 +447,12 @@ def _whole(number: Value, *, up: bool) -> pl.Expr:
     return number.expr.cast(LONG) if number.dtype.is_integer() else whole.cast(LONG)
 
 
+def remainder(one: pl.Expr, by: pl.Expr) -> pl.Expr:
+    """The remainder has the sign of the dividend, as in Spark; Polars' has that of the divisor."""
+    rest = one % by
+    return pl.when((rest != 0) & ((rest < 0) != (one < 0))).then(rest - by).otherwise(rest)
+
+
 def _log(base: pl.Expr, number: pl.Expr) -> pl.Expr:
     return pl.when((base > 0) & (number > 0)).then(number.log() / base.log())
 
@@ -738,6 +756,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("format_string", "printf", "format_number", "to_char", "to_number"), f"write CONCAT, ROUND or CAST, or {_OWN}"
     ),
+    "exists": "write LEFT SEMI JOIN ... ON, or LEFT ANTI JOIN for NOT EXISTS",
     "to_utc_timestamp": "times are in UTC here; write FROM_UTC_TIMESTAMP for another zone",
     "mean": "write AVG",
     "every": "write BOOL_AND",
