@@ -42,8 +42,9 @@ def place_of(node: exp.Expr | None) -> str:
         for one in node.walk()
         if "line" in one.meta
     )
-    if not places:
-        return f": {text}"
+    if not places:  # literals have none
+        around = place_of(node.parent)
+        return f"{around.rpartition(': ')[0]}: {text})" if around.startswith(" (line") else f": {text}"
     line, start, col, end = places[0]
     return f" (line {line}, column {col - (end - start)}: {text})"
 

@@ -24,7 +24,7 @@ from headrace.api.stream import Stream
 from headrace.core.clock import Duration
 from headrace.sql.dialect import wrong
 from headrace.sql.expressions import Value, duration_ms, predicate, translate
-from headrace.sql.relations import Name, Relation
+from headrace.sql.relations import OWN, Name, Relation
 
 _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {
     exp.GTE: exp.LTE,
@@ -170,7 +170,7 @@ class _Both:
     def column(self, node: exp.Column) -> Value | None:
         found = self._relation.named(node)
         if found is None or found.column is None:
-            return None
+            return self._relation.column(node)
         return Value(pl.col(found.column), self.columns[found.column])
 
 
@@ -210,7 +210,7 @@ def _alike(
 
 
 def _with_copies(relation: Relation, keys: Sequence[str]) -> Relation:
-    copies = {key: f"{key}$own" for key in keys}
+    copies = {key: f"{key}{OWN}" for key in keys}
     stream = relation.stream.with_columns(*(pl.col(key).alias(copy) for key, copy in copies.items()))
     names = tuple(
         replace(one, column=copies.get(one.column, one.column)) if one.column is not None else one

@@ -32,8 +32,8 @@ from headrace.rows.changes import CHANGE
 from headrace.rows.schema import Schema
 from headrace.sql.dialect import parse, wrong
 from headrace.sql.expressions import Function, data_type, duration_ms, translate
-from headrace.sql.queries import Queries, Shared
-from headrace.sql.relations import Relation
+from headrace.sql.queries import Queries, Shared, is_clock
+from headrace.sql.relations import Name, Relation
 from headrace.systems.registry import keeps_rows
 
 _INTERNAL = ("log", "default")
@@ -265,8 +265,10 @@ class Catalogue:
             stream = self.app.input(table.name, table.schema, **arguments)
         relation = Relation.of(stream, table.name, self.functions)
         for name, expr in table.computed.items():
-            stream = relation.stream.with_columns(translate(expr, relation).expr.alias(name))
-            relation = Relation.of(stream, table.name, self.functions)
+            column = None if is_clock(expr) else name
+            if column is not None:
+                stream = relation.stream.with_columns(translate(expr, relation).expr.alias(name))
+            relation = relation.on(stream, names_=(*relation.names_, Name(table.name, name, column)))
         return relation
 
 

@@ -31,9 +31,10 @@ from headrace.core.clock import Duration
 from headrace.sql import joins
 from headrace.sql.aggregates import Aggregates
 from headrace.sql.dialect import WINDOWS, wrong
-from headrace.sql.expressions import Function, duration_ms, translate
+from headrace.sql.expressions import Function, duration_ms, predicate, translate
 from headrace.sql.relations import (
     END,
+    OWN,
     START,
     Name,
     OfWindows,
@@ -67,6 +68,15 @@ class Shared(joins.Shuffle):
 
     shuffled: dict[tuple[str, tuple[str, ...]], Stream] = field(default_factory=dict)
     windows: dict[tuple[object, ...], Stream] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def name(self, text: str) -> str:
+        """A new name; queries inside that have no alias to be told apart by get numbers."""
+        first = name = named(text)
+        while name in self.taken:
+            name = f"{first}-{int(name.removeprefix(first).lstrip('-') or 1) + 1}"
+        self.taken.add(name)
+        return name
 
     @override
     def __call__(self, stream: Stream, keys: Sequence[str], prefix: str) -> Stream:
@@ -80,7 +90,7 @@ class Shared(joins.Shuffle):
         where = stream.node, tuple(keys)
         if where not in self.shuffled:
             self.shuffled[where] = stream.partition_by(
-                list(keys) or None, id=named(f"{prefix}-by-{'-'.join(keys) or 'all'}")
+                list(keys) or None, id=self.name(f"{prefix}-by-{'-'.join(keys) or 'all'}")
             )
         return self.shuffled[where]
 
@@ -105,12 +115,6 @@ class Queries:
                 found.rank.node,
                 "ROW_NUMBER() numbers rows without an end",
                 f"put a query around this one that bounds it: WHERE {found.rank.name} <= 10",
-            )
-        if found.window is not None:
-            raise wrong(
-                found.window.node,
-                "rows are put into windows, but not grouped by them",
-                "add GROUP BY window_start, window_end",
             )
         return found
 
@@ -186,6 +190,11 @@ def named(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "", text)[:128]
 
 
+def is_clock(node: exp.Expr) -> bool:
+    """Whether this is ``PROCTIME()``."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME"
+
+
 def open_window(base: Relation, name: str, time: exp.Expr, sizes: Sequence[exp.Expr], node: exp.Expr) -> Relation:
     """A relation whose rows are in windows by a column of time."""
     named = base.named(time) if isinstance(time, exp.Column) else None
@@ -221,7 +230,7 @@ def open_window(base: Relation, name: str, time: exp.Expr, sizes: Sequence[exp.E
 def distinct(queries: Queries, relation: Relation, prefix: str) -> Relation:
     """Each row once: a group by all columns."""
     keys = [one.column for one in relation.all_of("") if one.column is not None]
-    stream = queries.shared(relation.stream, keys, prefix).group_by(keys, id=named(f"{prefix}-distinct"))
+    stream = queries.shared(relation.stream, keys, prefix).group_by(keys, id=queries.shared.name(f"{prefix}-distinct"))
     found = stream.agg(**{_ALWAYS: least(pl.lit(1))})
     return relation.on(found.drop(_ALWAYS), of_windows=None)
 
@@ -276,7 +285,7 @@ class _Select:
         return [*items, *hidden], by
 
     def _id(self, clause: str) -> str:
-        return named(f"{self.prefix}-{clause}")
+        return self.queries.shared.name(f"{self.prefix}-{clause}")
 
     @staticmethod
     def _aggregates(node: exp.Expr) -> bool:
@@ -330,9 +339,9 @@ class _Select:
         return joins.joined(relation, joins.filtered(right, of_right), how, equal, both, shuffles, node)[0]
 
     def _join(self, relation: Relation, join: exp.Join, where: list[exp.Expr]) -> tuple[Relation, list[exp.Expr]]:
-        name = named(f"{self.prefix}-join-{join.this.alias_or_name or 'query'}")
         if isinstance(join.this, exp.Table) and join.this.args.get("version") is not None:
             return self._looked_up(relation, join), where
+        name = self._id(f"join-{join.this.alias_or_name or 'query'}")
         right = self.queries.source(join.this, self.prefix)
         for one in (relation, right):
             if one.window is not None:
@@ -378,14 +387,17 @@ class _Select:
                 "a table is looked up as of the time of processing",
                 "write FOR SYSTEM_TIME AS OF PROCTIME(); for event time, app.table(versions=...) in Python",
             )
+        if relation.stream.changing:
+            what = "a look-up can't take rows that may be changed or deleted later"
+            raise wrong(join.this, what, "look up first, or join without FOR SYSTEM_TIME")
         how = joins.join_kind(join)
         columns = self.queries.looked_up(join.this)
         names = tuple(Name(join.this.alias_or_name, name, name) for name in columns)
-        _, _, pairs, rest = joins.split_conditions(
+        of_left, of_right, pairs, both = joins.split_conditions(
             conjuncts(join.args.get("on")), relation, relation.on(relation.stream, names_=names)
         )
         keys = [two.name for _, two in pairs if isinstance(two, exp.Column)]
-        if rest or len(keys) < len(pairs) or how not in ("inner", "left"):
+        if not keys or len(keys) < len(pairs) or how not in ("inner", "left"):
             raise wrong(join, "a look-up joins on equal columns, inner or left", "write ON a.x = t.key")
         relation, ours = joins.with_keys(relation, [one for one, _ in pairs])
         casts = {
@@ -394,15 +406,23 @@ class _Select:
             if relation.columns[name] != columns[key]
         }
         stream = relation.stream.with_columns(**casts) if casts else relation.stream
-        found = stream.join(
-            self.queries.lookups(join.this, tuple(keys)), list(ours), how=how, suffix=f"${join.this.alias_or_name}"
-        )
+        suffix = f"${join.this.alias_or_name}"
+        found = stream.join(self.queries.lookups(join.this, tuple(keys)), list(ours), how=how, suffix=suffix)
         there = dict(zip(keys, ours, strict=True)) | {
-            name: f"{name}${join.this.alias_or_name}" if name in relation.columns else name
-            for name in columns
-            if name not in keys
+            name: f"{name}{suffix}" if name in stream.schema.columns else name for name in columns if name not in keys
         }
-        return relation.on(found, names_=(*relation.names_, *(replace(one, column=there[one.name]) for one in names)))
+        if how == "left":  # its key is null, too, if there is no row; a row of nulls is as good as none
+            known = pl.any_horizontal([pl.col(there[name]).is_not_null() for name in columns if name not in keys])
+            own = {key: f"{key}{suffix}{OWN}" for key in keys}
+            found = found.with_columns(**{own[key]: pl.when(known).then(pl.col(there[key])) for key in keys})
+            there |= own
+        together = (*relation.names_, *(replace(one, column=there[one.name]) for one in names))
+        result = relation.on(found, names_=together)
+        conditions = [*of_left, *of_right, *both]
+        if how == "inner" or not conditions:
+            return joins.filtered(result, conditions)
+        met = pl.all_horizontal([predicate(one, result) for one in conditions])
+        return result.on(found.with_columns(**{name: pl.when(met).then(pl.col(name)) for name in there.values()}))
 
     @staticmethod
     def _has(left: Relation, right: Relation, node: exp.Expr) -> bool:
@@ -546,6 +566,12 @@ class _Select:
 
     # -- select --------------------------------------------------------------------------------------
     def _selected(self, relation: Relation, items: Sequence[exp.Expr]) -> Relation:
+        if relation.window is not None:
+            raise wrong(
+                relation.window.node,
+                "rows are put into windows, but not grouped by them",
+                "add GROUP BY window_start, window_end",
+            )
         relation, items = self._ranked(relation, items)
         columns: dict[str, pl.Expr] = {}
         names: list[Name] = []
@@ -557,33 +583,21 @@ class _Select:
                 own = name if name not in columns else f"{name}${len(columns)}"
                 columns[own] = expr
                 names.append(Name("", name, own))
-        if relation.window is not None:  # a window function over a table passes through SELECT
-            raise wrong(
-                relation.window.node,
-                "rows are put into windows, but not grouped by them",
-                "add GROUP BY window_start, window_end",
-            )
-        hidden = () if relation.rank is None else (*relation.rank.keys, *relation.rank.by)
-        kept = {name: pl.col(name) for name in hidden if "$" in name}
-        stream = relation.stream.select(**columns, **{n: e for n, e in kept.items() if n not in columns})
         selected = {
             one.meta.root_names()[0]: name
             for name, one in columns.items()
             if one.meta.is_column_selection(allow_aliasing=True) and one.meta.root_names()
         }
         rank, windows = relation.rank, relation.of_windows
+        hidden: dict[str, str] = {}
         if rank is not None:
-            lost = [name for name in (*rank.keys, *rank.by) if name not in selected and "$" not in name]
-            if lost:
-                raise wrong(
-                    rank.node, f"the column {lost[0]} is used by ROW_NUMBER(), and isn't selected", "select it, too"
-                )
-            rank = replace(
-                rank, keys=tuple(selected.get(n, n) for n in rank.keys), by=tuple(selected.get(n, n) for n in rank.by)
-            )
+            hidden = {n: f"{n}$rank" for n in (*rank.keys, *rank.by) if n not in selected}
+            there = selected | hidden
+            rank = replace(rank, keys=tuple(there[n] for n in rank.keys), by=tuple(there[n] for n in rank.by))
+        stream = relation.stream.select(**columns, **{own: pl.col(name) for name, own in hidden.items()})
         if windows is not None:
-            there = windows.start in selected and windows.end in selected
-            windows = replace(windows, start=selected[windows.start], end=selected[windows.end]) if there else None
+            both = windows.start in selected and windows.end in selected
+            windows = replace(windows, start=selected[windows.start], end=selected[windows.end]) if both else None
         return replace(relation, stream=stream, names_=tuple(names), rank=rank, of_windows=windows)
 
     def _item(self, relation: Relation, item: exp.Expr) -> list[tuple[str, pl.Expr | None, str | None]]:
@@ -594,7 +608,7 @@ class _Select:
                 raise wrong(item, f"there is no table {table}")
             return list(found)
         node = item.unalias()
-        if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+        if is_clock(node):
             return [(item.alias or "proctime", None, None)]
         if isinstance(node, exp.Anonymous) and (bound := _old_bound(node)) is not None:
             return [(item.alias or bound, pl.col(bound), bound)]

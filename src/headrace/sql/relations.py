@@ -21,6 +21,8 @@ from headrace.sql.dialect import wrong
 from headrace.sql.expressions import Function, Value
 
 START, END = "window_start", "window_end"
+OWN = "$own"
+"""Ends the name of a copy of a key column, which is null where its side has no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +174,4 @@ def columns_named(names: Sequence[Name]) -> dict[str, str]:
     return found
 
 
-__all__ = ["END", "START", "Name", "OfWindows", "OpenRank", "OpenWindow", "Relation", "Session", "conjuncts"]
+__all__ = ["END", "OWN", "START", "Name", "OfWindows", "OpenRank", "OpenWindow", "Relation", "Session", "conjuncts"]
