@@ -88,10 +88,8 @@ class Aggregates:
             values = [self._given(one, where) for one in inner.expressions]
             if len(values) == 1:
                 return self._ask(hr.n_unique(values[0].expr))
-            known = pl.all_horizontal([one.expr.is_not_null() for one in values])
-            return self._ask(
-                hr.n_unique(pl.when(known).then(pl.struct([v.expr.alias(str(n)) for n, v in enumerate(values)])))
-            )
+            hint = "select the distinct rows in a sub-query first, and count these"
+            raise wrong(node, "COUNT(DISTINCT ...) takes one column", hint)
         if isinstance(inner, exp.Star) or (isinstance(inner, exp.Literal) and not node.expressions):
             return self._ask(hr.count() if where is None else hr.count(self._given(exp.true(), where).expr))
         counted = [self._given(one, where).expr for one in (inner, *node.expressions)]

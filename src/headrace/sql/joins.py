@@ -118,7 +118,7 @@ def joined(
         right = _with_copies(right, right_keys)
     if how in ("right", "full"):
         left = _with_copies(left, left_keys)
-    bounds, rest = _bounds(left, right, left_keys, right_keys, both)
+    bounds, beside = _bounds(left, right, left_keys, right_keys, both)
     ours = left.stream.schema.columns
     suffix = _suffix(right, shuffles.id)
     named = dict(zip(right_keys, left_keys, strict=True)) | {
@@ -131,17 +131,17 @@ def joined(
     one, two = _together(left.stream, right.stream, left_keys, right_keys, shuffles)
     plain = not left.stream.changing and not right.stream.changing
     if bounds is not None and plain and how in ("inner", "left", "full"):
-        if how != "inner" and rest:
-            raise wrong(rest[0], "an outer join within a bound of time takes no further condition")
+        if how != "inner" and beside:
+            raise wrong(beside[0], "an outer join within a bound of time takes no further condition")
         two = _renamed_keys(two, left_keys, right_keys)
         stream = one.join(two, left_keys, how=how, within=bounds, id=shuffles.id, suffix=suffix)
-        return Relation(stream=stream, names_=names, functions=left.functions, of_windows=left.of_windows), rest
+        return Relation(stream=stream, names_=names, functions=left.functions, of_windows=left.of_windows), beside
     relation = Relation(stream=left.stream, names_=names, functions=left.functions)
     where = None
-    if rest:
+    if both:
         columns = dict(ours) | {named[name]: dtype for name, dtype in right.columns.items()}
         scope = _Both(relation, columns)
-        where = predicate(exp.and_(*rest) if len(rest) > 1 else rest[0], scope)
+        where = predicate(exp.and_(*both) if len(both) > 1 else both[0], scope)
     stream = one.join(
         two,
         how=how,
@@ -182,9 +182,17 @@ def with_keys(relation: Relation, nodes: Sequence[exp.Expr]) -> tuple[Relation, 
         if name is not None and name.column is not None and name.column not in keys:
             keys.append(name.column)
         else:
-            added[f"{_KEY}{number}"] = translate(node, relation).expr
-            keys.append(f"{_KEY}{number}")
+            keys.append(_key_name(number, relation))
+            added[keys[-1]] = translate(node, relation).expr
     return (relation.on(relation.stream.with_columns(**added)) if added else relation), keys
+
+
+def _key_name(number: int, *relations: Relation) -> str:
+    """A column for a part of a key: an earlier join may have such columns, too."""
+    name = f"{_KEY}{number}"
+    while any(name in one.columns for one in relations):
+        name += "$"
+    return name
 
 
 def _alike(
@@ -201,7 +209,7 @@ def _alike(
             continue
         if not (ours.is_integer() and theirs.is_integer()):
             raise wrong(node, f"{ours} can't be equal to {theirs}", "write CAST(... AS ...) on one side")
-        name = f"{_KEY}{number}"
+        name = _key_name(number, left, right)
         left = left.on(left.stream.with_columns(pl.col(one).cast(pl.Int64).alias(name)))
         right = right.on(right.stream.with_columns(pl.col(two).cast(pl.Int64).alias(name)))
         left_keys, right_keys = [*left_keys], [*right_keys]
@@ -238,6 +246,9 @@ def _together(
         there = own is not None and set(own) <= set(keys)
         placed.append(tuple(list(keys).index(name) for name in own) if there and own is not None else None)
     chosen = next((places for places in placed if places is not None), tuple(range(len(left_keys))))
+    for n, (stays, moves) in enumerate(((left, right), (right, left))):
+        if placed[n] == chosen != placed[1 - n] and _before(stays, here=True) & _before(moves, here=False):
+            placed[n] = None  # else a stage would feed itself
     one = (
         left
         if placed[0] == chosen
@@ -249,6 +260,21 @@ def _together(
         else shuffles.by.shuffled_by(right, [right_keys[n] for n in chosen], f"{shuffles.id}-right")
     )
     return one, two
+
+
+def _before(stream: Stream, *, here: bool) -> set[str]:
+    """The steps that lead to a flow; ``here``: without those that lead to streams which its stage reads."""
+    nodes = stream.draft.nodes
+    found, left = set[str](), [stream.node]
+    while left:
+        id_ = left.pop()
+        if id_ not in found:
+            found.add(id_)
+            read = nodes[id_].operator.stream_read
+            left += nodes[id_].inputs
+            if read is not None and not here:
+                left += [one.id for one in nodes.values() if one.operator.stream_written == read]
+    return found
 
 
 def _suffix(right: Relation, id_: str) -> str:

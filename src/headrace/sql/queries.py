@@ -96,6 +96,16 @@ class Shared(joins.Shuffle):
 
 
 @dataclass(slots=True)
+class _View:
+    """A query of WITH, which is planned once; it sees the ``views`` before it."""
+
+    node: exp.Expr
+    prefix: str
+    views: dict[str, _View]
+    relation: Relation | None = None
+
+
+@dataclass(slots=True)
 class Queries:
     """Plans the queries of one statement. ``tables`` are those of the catalogue."""
 
@@ -105,7 +115,7 @@ class Queries:
     lookups: Callable[[exp.Table, tuple[str, ...]], Table]
     looked_up: Callable[[exp.Table], Mapping[str, pl.DataType]]
     ttl: Duration | Literal["never"] = "never"
-    _views: dict[str, tuple[exp.Expr, str]] = field(default_factory=dict)
+    _views: dict[str, _View] = field(default_factory=dict)
 
     def planned(self, node: exp.Expr, prefix: str) -> Relation:
         """The flow of a query, with nothing open."""
@@ -124,7 +134,7 @@ class Queries:
         with_ = node.args.get("with_") or node.args.get("with")
         if with_ is not None:
             for one in with_.expressions:
-                self._views[one.alias.casefold()] = one.this, f"{prefix}-{one.alias}"
+                self._views[one.alias.casefold()] = _View(one.this, f"{prefix}-{one.alias}", dict(self._views))
         try:
             if isinstance(node, exp.Subquery):
                 return self.query(node.this, prefix)
@@ -147,9 +157,18 @@ class Queries:
             _check_clauses(node, _OF_TABLE)
             view = self._views.get(node.name.casefold())
             if view is not None and not node.db:
-                return self.query(view[0], view[1]).aliased(alias or node.name)
+                return self._viewed(view).aliased(alias or node.name)
             return self.tables(node).aliased(alias or node.name)
         raise wrong(node, f"{node.key.upper()} isn't supported in FROM")
+
+    def _viewed(self, view: _View) -> Relation:
+        if view.relation is None:
+            known, self._views = self._views, view.views
+            try:
+                view.relation = self.query(view.node, view.prefix)
+            finally:
+                self._views = known
+        return view.relation
 
     def _function(self, node: exp.Anonymous, prefix: str) -> Relation:
         """``TABLE(TUMBLE(TABLE t, DESCRIPTOR(c), ...))``."""
@@ -174,6 +193,8 @@ class Queries:
         ours, theirs = list(left.all_of("")), list(right.all_of(""))
         if len(ours) != len(theirs):
             raise wrong(node, f"the first query has {len(ours)} columns, and the second {len(theirs)}")
+        if len({name.name for name in ours}) < len(ours):
+            raise wrong(node.this, "two columns have one name", "give one another name: ... AS name")
         one = left.stream.select(**{name.name: pl.col(name.column or "") for name in ours})
         two = right.stream.select(**{a.name: pl.col(b.column or "") for a, b in zip(ours, theirs, strict=True)})
         for name, dtype in one.schema.columns.items():
@@ -261,6 +282,9 @@ class _Select:
         ):
             relation, items = self._grouped(relation, items)
         relation = self._selected(relation, items)
+        if relation.rank is not None and (self.node.args.get("distinct") or order is not None):
+            hint = "put a query around this one: SELECT DISTINCT ... FROM (...) WHERE n <= 3"
+            raise wrong(relation.rank.node, "ROW_NUMBER() isn't possible beside DISTINCT and ORDER BY", hint)
         if self.node.args.get("distinct"):
             relation = distinct(self.queries, relation, self.prefix)
         return self._first_rows(relation, by) if order is not None else relation
@@ -299,12 +323,17 @@ class _Select:
         relation = self.queries.source(source.this, self.prefix)
         where = self.node.args.get("where")
         left = conjuncts(where.this) if where is not None else []
-        for join in self.node.args.get("joins") or []:
-            relation, left = self._join(relation, join, left)
+        asked = [one for one in left if one.find(exp.Query) is not None]
+        left = [one for one in left if one not in asked]
+        given = self.node.args.get("joins") or []
+        for number, join in enumerate(given):
+            if any(joins.join_kind(one) in ("right", "full") for one in given[number + 1 :]):
+                relation, _ = self._join(relation, join, [])  # a row that WHERE leaves out is a partner until then
+            else:
+                relation, left = self._join(relation, join, left)
         if relation.rank is not None:
             relation, left = self._bounded(relation, relation.rank, left)
-        asked = [one for one in left if one.find(exp.Query) is not None]
-        relation = joins.filtered(relation, [one for one in left if one not in asked])
+        relation = joins.filtered(relation, left)
         for number, one in enumerate(asked):
             relation = self._semi_join(relation, one, number)
         return relation
@@ -328,10 +357,16 @@ class _Select:
             )
         inner = asked.this.copy()
         conditions = conjuncts(inner.args["where"].this) if inner.args.get("where") is not None else []
-        if inner.args.get("group") is not None or inner.args.get("having") is not None:
-            raise wrong(node, "EXISTS takes a plain query", "put the grouped query into FROM, and join it")
+        if any(inner.args.get(one) for one in ("group", "having", "limit")) or any(
+            map(self._aggregates, inner.selects)
+        ):
+            raise wrong(node, "EXISTS takes a plain query", "put the query into FROM, and join it")
         inner.set("where", None)
         right = _Select(self.queries, inner, name)._from()
+        right = replace(right, names_=(*right.names_, *(replace(one, table=alias) for one in right.names_)))
+        for column in (column for one in conditions for column in one.find_all(exp.Column)):
+            if right.has(column) and relation.has(column):  # the query that is nearest has it
+                column.set("table", exp.to_identifier(alias, quoted=True))
         of_left, of_right, equal, both = joins.split_conditions(conditions, relation, right)
         how: ChangesHow = "anti" if turned else "semi"
         both = [*both, *of_left] if turned else both
@@ -344,6 +379,9 @@ class _Select:
         name = self._id(f"join-{join.this.alias_or_name or 'query'}")
         right = self.queries.source(join.this, self.prefix)
         for one in (relation, right):
+            if one.rank is not None:
+                hint = f"bound it in a sub-query, and join that: WHERE {one.rank.name} <= 1"
+                raise wrong(one.rank.node, "ROW_NUMBER() numbers rows without an end", hint)
             if one.window is not None:
                 raise wrong(
                     one.window.node,
@@ -375,7 +413,7 @@ class _Select:
             both = [*both, *of_left, *of_right]
         shuffles = joins.Shuffles(self.queries.shared, name, self.queries.ttl)
         found, rest = joins.joined(relation, right, how, pairs, both, shuffles, join)
-        return found, [*rest, *later]
+        return joins.filtered(found, rest), later
 
     def _looked_up(self, relation: Relation, join: exp.Join) -> Relation:
         """``FOR SYSTEM_TIME AS OF proctime``: the row of a table as it is when a row of the flow is processed."""
@@ -639,12 +677,24 @@ class _Select:
             relation, name = self._as_column(relation, node, f"part${number}")
             keys.append(name)
         for number, one in enumerate(order.expressions):
-            relation, name = self._as_column(relation, one.this, f"order${number}")
-            by.append(name)
-            down.append(_descends(one))
+            relation, columns = self._in_order(relation, one, one.this, str(number))
+            by += [name for name, _ in columns]
+            down += [falls for _, falls in columns]
         name = found[0].alias or "row_number"
         rank = OpenRank(name, tuple(keys), tuple(by), tuple(down), window)
         return replace(relation, rank=rank), [one for one in items if one is not found[0]]
+
+    def _in_order(
+        self, relation: Relation, item: exp.Expr, node: exp.Expr, number: str
+    ) -> tuple[Relation, list[tuple[str, bool]]]:
+        """The columns of an item of ORDER BY, and which fall. ``top`` has nulls last; an event time is never null."""
+        relation, name = self._as_column(relation, node, f"{_ORDER}{number}")
+        columns = [(name, bool(item.args.get("desc")))]
+        if item.args.get("nulls_first") and (relation.time is None or relation.time.column != name):
+            is_null = exp.Is(this=node.copy(), expression=exp.Null())
+            relation, name = self._as_column(relation, is_null, f"{_ORDER}null{number}")
+            columns.insert(0, (name, True))
+        return relation, columns
 
     def _as_column(self, relation: Relation, node: exp.Expr, name: str) -> tuple[Relation, str]:
         named = relation.named(node) if isinstance(node, exp.Column) else None
@@ -658,10 +708,11 @@ class _Select:
         if not limit.expression.is_int or int(limit.expression.name) < 1:
             raise wrong(limit, "LIMIT takes a number of at least 1", "write LIMIT 10")
         by: list[str] = []
-        for node in nodes:
-            relation, name = self._as_column(relation, node, f"{_ORDER}{len(by)}")
-            by.append(name)
-        down = [_descends(one) for one in self.node.args["order"].expressions]
+        down: list[bool] = []
+        for number, (node, one) in enumerate(zip(nodes, self.node.args["order"].expressions, strict=True)):
+            relation, columns = self._in_order(relation, one, node, f"by{number}")
+            by += [name for name, _ in columns]
+            down += [falls for _, falls in columns]
         stream = self.queries.shared(relation.stream, (), self.prefix)
         top = stream.top(int(limit.expression.name), by, key=None, descending=down, id=self._id("top"))
         added = [name for name in by if name.startswith(_ORDER)]
@@ -676,12 +727,6 @@ def _check_clauses(node: exp.Expr, known: frozenset[str]) -> None:
             part = value[0] if isinstance(value, list) else value
             hint = _OTHER_WAYS.get(name, "look at docs/sql.md for what there is")
             raise wrong(part if isinstance(part, exp.Expr) else node, f"{name.upper()} isn't supported", hint)
-
-
-def _descends(node: exp.Expr) -> bool:
-    if node.args.get("desc") and node.args.get("nulls_first"):
-        raise wrong(node, "NULLS FIRST isn't supported: nulls come last", "leave it out")
-    return bool(node.args.get("desc"))
 
 
 def _by_number(node: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr:

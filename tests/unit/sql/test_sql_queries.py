@@ -11,7 +11,10 @@ import pytest
 import headrace as hr
 from headrace.rows.changes import CHANGE, added_up
 
-TABLES = "CREATE TABLE a (k BIGINT, x BIGINT, s STRING); CREATE TABLE b (k BIGINT, y BIGINT, s STRING)"
+TABLES = (
+    "CREATE TABLE a (k BIGINT, x BIGINT, s STRING); CREATE TABLE b (k BIGINT, y BIGINT, s STRING);"
+    "CREATE TABLE c (k BIGINT, z BIGINT, s STRING)"
+)
 QUERIES = [
     "SELECT k, count(*) AS n, sum(x) AS total FROM a GROUP BY k",
     "SELECT count(*) AS n, count(DISTINCT k) AS keys, max(x) AS most FROM a",
@@ -35,30 +38,50 @@ QUERIES = [
     "SELECT a.k, sum(x * y) AS product FROM a JOIN b ON a.k = b.k GROUP BY a.k",
     "SELECT k + 1 AS k, avg(x) AS mean FROM a GROUP BY k + 1",
     "SELECT one.x AS x, two.x AS other FROM a AS one JOIN a AS two ON one.k = two.k AND one.x < two.x",
+    "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k RIGHT JOIN c ON a.k = c.k WHERE x = 1",
+    "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k FULL JOIN c ON a.k = c.k WHERE x > y",
+    "SELECT a.k, x FROM a JOIN b ON a.k = b.k WHERE a.k IN (SELECT k FROM c)",
+    "SELECT b.y, c.z, a.x FROM a JOIN b ON a.x + 1 = b.y JOIN c ON a.k + 1 = c.z",
+    "SELECT k, x FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND s = 'u')",
+    "SELECT k, x FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE k = a.k AND s = 'u')",
+    "WITH a AS (SELECT * FROM a WHERE x > 1) SELECT k, x FROM a",
+    "WITH q AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT one.k, two.n FROM q AS one JOIN q AS two "
+    "ON one.n = two.k",
+    "SELECT k, x FROM a ORDER BY s, x DESC, k LIMIT 4",
+    "SELECT * FROM (SELECT k, s, x, row_number() OVER (PARTITION BY k ORDER BY s DESC NULLS FIRST, x) AS n FROM a) "
+    "WHERE n <= 2",
 ]
+REFUSED = {
+    "SELECT DISTINCT k, s, row_number() OVER (PARTITION BY k ORDER BY s) AS n FROM a": "beside DISTINCT and ORDER BY",
+    "SELECT r.k, y FROM (SELECT k, x, row_number() OVER (PARTITION BY k ORDER BY x) AS n FROM a) AS r JOIN b "
+    "ON r.k = b.k WHERE r.n <= 1": "numbers rows without an end",
+    "SELECT k, k, s FROM a UNION ALL SELECT k, y, s FROM b": "two columns have one name",
+    "SELECT count(DISTINCT k, s) AS n FROM a": "takes one column",
+    "SELECT k FROM a WHERE EXISTS (SELECT count(*) FROM b WHERE b.k = a.k)": "EXISTS takes a plain query",
+}
 
 
-def rows_of(seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def rows_of(seed: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     made = random.Random(seed)
 
     def table(name: str) -> pl.DataFrame:
-        rows = [(made.choice([1, 2, 3, 4, None]), made.randint(0, 5), made.choice("uvw")) for _ in range(12)]
+        rows = [(made.choice([1, 2, 3, 4, None]), made.randint(0, 5), made.choice([*"uvw", None])) for _ in range(12)]
         return pl.DataFrame(rows, schema={"k": pl.Int64, name: pl.Int64, "s": pl.String}, orient="row")
 
-    return table("x"), table("y")
+    return table("x"), table("y"), table("z")
 
 
 @pytest.mark.parametrize("query", QUERIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flow_adds_up_to_what_duckdb_answers(query: str, seed: int) -> None:
-    a, b = rows_of(seed)
+    a, b, c = rows_of(seed)
     app = hr.App("small")
     app.sql(TABLES)
     app.sql(f"INSERT INTO found {query}")
     used = {spec.id for spec in app.graph().streams.values()}
     with app.test() as t:
         for start in range(0, 12, 4):
-            for name, table in (("a", a), ("b", b)):
+            for name, table in (("a", a), ("b", b), ("c", c)):
                 if name in used:
                     t.feed(name, table.slice(start, 4))
         t.end()
@@ -66,6 +89,8 @@ def test_a_flow_adds_up_to_what_duckdb_answers(query: str, seed: int) -> None:
     with duckdb.connect() as connection:
         connection.register("a", a.to_arrow())
         connection.register("b", b.to_arrow())
+        connection.register("c", c.to_arrow())
+        connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")  # as in Spark
         right = connection.sql(query).fetchall()
     rows = (added_up(found) if CHANGE in found.columns else found).rows()
     assert sorted(rows, key=repr) == sorted(right, key=repr)
@@ -80,3 +105,51 @@ def test_a_statement_set_is_its_statements() -> None:
         t.feed("a", [{"k": 1, "x": 2, "s": ""}])
         t.end()
         assert (t.read("one").rows(), t.read("two").rows()) == ([(1,)], [(2,)])
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_would_mean_something_else_is_refused(query: str) -> None:
+    app = hr.App("small")
+    app.sql(TABLES)
+    with pytest.raises(hr.errors.DeclarationError, match=REFUSED[query]):
+        app.sql(query)
+
+
+def test_count_of_two_columns_counts_rows_where_neither_is_null() -> None:
+    app = hr.App("small")
+    app.sql(TABLES)
+    app.sql("INSERT INTO found SELECT count(k, s) AS n FROM a")
+    with app.test() as t:
+        t.feed("a", [{"k": 1, "x": 0, "s": None}, {"k": None, "x": 0, "s": "u"}, {"k": 1, "x": 0, "s": "u"}])
+        t.end()
+        assert added_up(t.read("found")).rows() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a.k AS k, b.k AS bk FROM a RIGHT JOIN b ON {on}",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b WHERE {on})",
+        "SELECT k FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE {on})",
+    ],
+)
+def test_a_bound_of_time_holds_in_joins_that_keep_all_rows(query: str) -> None:
+    query = query.format(on="a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1' MINUTE")
+    rows = {
+        "a": pl.DataFrame({"k": [1, 2], "ts": [0, 0]}),
+        "b": pl.DataFrame({"k": [1, 2], "ts": [30_000, 90_000]}),
+    }
+    rows = {name: frame.with_columns(pl.col("ts").cast(pl.Datetime("ms"))) for name, frame in rows.items()}
+    app = hr.App("small")
+    for name in rows:
+        app.sql(f"CREATE TABLE {name} (k BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts)")
+    app.sql(f"INSERT INTO found {query}")
+    with app.test() as t:
+        for name, frame in rows.items():
+            t.feed(name, frame)
+        t.end()
+        found = added_up(t.read("found")).rows()
+    with duckdb.connect() as connection:
+        for name, frame in rows.items():
+            connection.register(name, frame.to_arrow())
+        assert sorted(found, key=repr) == sorted(connection.sql(query).fetchall(), key=repr)
