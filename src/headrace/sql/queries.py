@@ -380,7 +380,7 @@ class _Select:
         right = self.queries.source(join.this, self.prefix)
         for one in (relation, right):
             if one.rank is not None:
-                hint = f"bound it in a sub-query, and join that: WHERE {one.rank.name} <= 1"
+                hint = f"bound it in a query around it, and join that: ... WHERE {one.rank.name} <= 1"
                 raise wrong(one.rank.node, "ROW_NUMBER() numbers rows without an end", hint)
             if one.window is not None:
                 raise wrong(
