@@ -276,13 +276,14 @@ def _written(node: exp.Insert, relation: Relation, declared: DeclaredTable | Non
     """What the columns of a table get from a query."""
     columns = list(relation.all_of(""))
     known = [one.name for one in columns] if declared is None else list(declared.schema.columns)
+    known = [one for one in known if not (relation.stream.changing and one == DELETED)]
     if isinstance(node.this, exp.Schema):
         listed = [one.name for one in node.this.expressions]
         unknown = [one for one in node.this.expressions if declared is not None and one.name not in known]
         if unknown:
             raise wrong(unknown[0], f"{name} has no column {unknown[0].name}", f"there are {', '.join(known)}")
     else:
-        listed = [one for one in known if not (relation.stream.changing and one == DELETED)]
+        listed = known
     if len(listed) != len(columns):
         what = f"the query has {len(columns)} columns, and {name} takes {len(listed)}"
         raise wrong(node.expression, what, f"it takes {', '.join(listed)}")
@@ -295,7 +296,10 @@ def _written(node: exp.Insert, relation: Relation, declared: DeclaredTable | Non
         exprs[to] = pl.col(one.column or "")
         if declared is not None:
             exprs[to] = _stored(exprs[to], relation.columns[one.column or ""], declared, to, place)
-    return exprs
+    if declared is None:
+        return exprs
+    missing = {to: pl.lit(None, dtype) for to, dtype in declared.schema.columns.items()}
+    return {to: exprs.get(to, none) for to, none in missing.items() if to in exprs or to in known}
 
 
 def _keyed(stream: Stream, declared: DeclaredTable, name: str) -> Stream:

@@ -24,6 +24,7 @@ from headrace.api.aggregates import Aggregate
 from headrace.api.aggregates import min as least
 from headrace.api.draft import Table
 from headrace.api.operators.join import ChangesHow
+from headrace.api.operators.spec import LostTime
 from headrace.api.operators.window import PROCESSING
 from headrace.api.specs import Hopping, Session, Tumbling, WindowShape
 from headrace.api.stream import Stream
@@ -223,12 +224,11 @@ def open_window(base: Relation, name: str, time: exp.Expr, sizes: Sequence[exp.E
         base.names()
         raise wrong(time, "a window needs a column of time", "write DESCRIPTOR(ts)")
     if named.column is not None and (base.time is None or base.time.column != named.column):
+        gone, hint = base.stream._time, "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND"
         own = f"the event time is {base.time.column}" if base.time else "the table has no event time"
-        raise wrong(
-            time,
-            f"{named.name} isn't the event time; {own}",
-            "declare it: WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
-        )
+        if isinstance(gone, LostTime):
+            own, hint = f"the event time {gone}", "open the windows before that step, or keep its column as it is"
+        raise wrong(time, f"{named.name} isn't the event time; {own}", hint)
     lengths = [duration_ms(one) for one in sizes]
     shape: WindowShape
     match name, lengths:
@@ -508,10 +508,12 @@ class _Select:
         swapped = dict(keys)
         items = [_swapped(one, swapped) for one in items]
         conditions = [_swapped(one, swapped) for one in conditions]
+        named = {*asked.asked, *asked.results}
+        of_keys = replace(result, names_=tuple(one for one in result.names_ if one.column not in named))
         for one in (*items, *conditions):
             plain = one.unalias()
             if not isinstance(plain, exp.Anonymous) or _old_bound(plain) is None:
-                _check_grouped(plain, relation, result)
+                _check_grouped(plain, relation, of_keys if one in items else result)
         return joins.filtered(result, conditions), items
 
     @staticmethod
@@ -738,7 +740,8 @@ def _by_number(node: exp.Expr, items: Sequence[exp.Expr]) -> exp.Expr:
 
 def _check_grouped(node: exp.Expr, before: Relation, after: Relation) -> None:
     for column in node.find_all(exp.Column):
-        if before.has(column) and not after.has(column):
+        written = any("line" in part.meta for part in column.walk())  # others stand for an aggregate or a key
+        if written and before.has(column) and not after.has(column):
             hint = f"add it to GROUP BY, or write MAX({column.name})"
             raise wrong(column, f"{column.name} is neither grouped by nor aggregated", hint)
 

@@ -114,6 +114,11 @@ class Relation:
             return None
         if found.column is None:
             raise wrong(node, f"{node.name} is the time of processing, which only windows and look-ups can use")
+        if found.column not in self.columns:  # a bound of windows by which nothing is grouped yet
+            hint = (
+                "group by window_start, window_end, and put conditions on them into HAVING or a query around this one"
+            )
+            raise wrong(node, f"{node.name} isn't known before rows are grouped into windows", hint)
         return Value(pl.col(found.column), self.columns[found.column])
 
     def has(self, node: exp.Expr) -> bool:

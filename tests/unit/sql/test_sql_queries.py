@@ -153,3 +153,39 @@ def test_a_bound_of_time_holds_in_joins_that_keep_all_rows(query: str) -> None:
         for name, frame in rows.items():
             connection.register(name, frame.to_arrow())
         assert sorted(found, key=repr) == sorted(connection.sql(query).fetchall(), key=repr)
+
+
+def test_columns_that_an_insert_leaves_out_are_null() -> None:
+    app = hr.App("small")
+    app.sql(TABLES)
+    app.sql("CREATE TABLE found (n BIGINT, t STRING, m BIGINT)")
+    app.sql("INSERT INTO found (t, n) SELECT s, x FROM a")
+    with app.test() as t:
+        t.feed("a", [{"k": 1, "x": 2, "s": "u"}])
+        t.end()
+        assert t.read("found").rows(named=True) == [{"n": 2, "t": "u", "m": None}]
+
+
+EVENTS = "CREATE TABLE e (k BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts); "
+WINDOWS = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '10' SECOND))"
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (f"SELECT window_start, k FROM {WINDOWS.format('e')}", "isn't known before rows are grouped into windows"),
+        (
+            f"SELECT count(*) AS n FROM {WINDOWS.format('e')} WHERE window_end > ts GROUP BY window_start, window_end",
+            "isn't known before rows are grouped into windows",
+        ),
+        (
+            "CREATE VIEW v AS SELECT k, max(ts) AS ts FROM e GROUP BY k; SELECT count(*) AS n "
+            f"FROM {WINDOWS.format('v')} GROUP BY window_start, window_end",
+            "'ts' was aggregated",
+        ),
+        ("SELECT k, max(ts) AS ts, ts + INTERVAL '1' DAY AS later FROM e GROUP BY k", "neither grouped by"),
+    ],
+)
+def test_an_error_says_what_a_column_is_not(statements: str, says: str) -> None:
+    with pytest.raises(hr.errors.DeclarationError, match=says):
+        hr.App("small").sql(EVENTS + statements)
