@@ -116,7 +116,7 @@ class Chain:
                 for number, other in enumerate(node.inputs):
                     if other == before:
                         target = self._operators[id_].side(number)
-                        target.takes_single = id_ in plan.order.alone
+                        target.takes_single = self._operators[id_].takes_single = id_ in plan.order.alone
                         if self._meetings is not None:
                             target = self._meetings.way(before, id_, number, target)
                         after.append(target)

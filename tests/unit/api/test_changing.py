@@ -292,6 +292,24 @@ def test_a_table_has_the_last_row_of_each_key(
         assert found(t, "ab") == list(there.values())
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda flow: flow.join(flow.select("k"), on="k", how="semi", ttl="never"),
+        lambda flow: flow.join(flow.filter(pl.col("x") > 9).select("k"), on="k", how="anti", ttl="never"),
+        lambda flow: flow.join(flow.select("k", y="x"), on="k", ttl="never").changes("k", id="told").drop("y"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_table_gets_what_a_step_tells_in_several_parts_in_order(
+    how: Callable[[hr.Stream], hr.Stream], number: int
+) -> None:
+    with app_with_table(lambda flow: how(flow.changes("k", id="first")), COLUMNS).test() as t:
+        for x in range(3):
+            t.feed("rows", [{"k": key, "x": x} for key in "abc"[:number]])
+            assert found(t, "abc"[:number]) == [x] * number
+
+
 def test_rows_with_deletions_become_changes_tables_and_rows_again() -> None:
     app = hr.App("members")
     columns = {"id": pl.Int64, "country": pl.String, "deleted": pl.Boolean}

@@ -34,14 +34,15 @@ _UNKNOWN = -(1 << 40)  # from here on count rows of which it isn't known which m
 class TracedPassage(Passage):
     """A passage that knows which way rows go on from it."""
 
-    __slots__ = ("apart", "before", "branch", "branches", "part", "places", "serial")
+    __slots__ = ("apart", "before", "branch", "branches", "part", "places", "serial", "unknown")
 
     def __init__(self, rows: pl.DataFrame, serial: int, places: Places | None = None) -> None:
         """``serial`` counts passages. ``places``: those of ``rows``, if the order begins here."""
         super().__init__(rows)
         self.serial = serial
         self.places = places
-        self.branches = 0  # how many ways lead on; 0 for one
+        self.branches = 0  # how many ways lead on; 0 for one, if places of rows are those of its results
+        self.unknown = False  # its results can't have the place of a row
         self.apart = False  # some ways take side outputs, which are handed on by themselves
         self.branch = 0  # the way taken now
         self.before = 0  # how many results were handed on before
@@ -96,7 +97,7 @@ class TracedProvenance(Provenance):
             if passage.places is not None:
                 return np.column_stack([passage.places[index], *reversed(levels)])
             found = passage.found()
-            if found is None and passage.rows.height > 1:
+            if found is None and (passage.unknown or passage.rows.height > 1):
                 # Nothing that came another way from above here meets these rows: see ``plan.order``.
                 return np.column_stack([np.full(height, _UNKNOWN + passage.serial), *reversed(levels)])
             index = np.zeros(height, np.int64) if found is None else found[index]
@@ -269,7 +270,9 @@ class Meetings:
         passage = self.provenance.innermost
         if passage is not None:
             passage.apart = bool(operator.aside)
-            self._hand_on(passage, operator.branches, rows, after, first, single=operator.emits_single)
+            placed = operator.node.operator.places_results
+            passage.unknown = not placed and not operator.takes_single
+            self._hand_on(passage, operator.branches, rows, after, first, single=operator.emits_single, placed=placed)
             return
         passage = self.provenance.begin(rows, np.arange(rows.height)[:, None])
         try:
@@ -298,8 +301,9 @@ class Meetings:
         first: int,
         *,
         single: bool = False,
+        placed: bool = True,
     ) -> None:
-        passage.branches = branches if branches > 1 else 0
+        passage.branches = branches if branches > 1 or not placed else 0
         if single and rows.height > 1:
             for passage.part, row in enumerate(rows.iter_slices(1)):
                 for passage.branch, operator in enumerate(after, first):
