@@ -187,13 +187,6 @@ CASES = [
         "write ON a.x = b.x",
         "SELECT c.url FROM clicks c, members m WHERE c.url = m.id",
     ),
-    Case(
-        "SELECT url FROM clicks ORDER BY amount DESC NULLS FIRST LIMIT 3",
-        "nulls come last",
-        "amount DESC",
-        "leave it out",
-        "SELECT url FROM clicks ORDER BY amount DESC LIMIT 3",
-    ),
     # groups
     Case(
         f"SELECT url\nFROM {TUMBLE}",

@@ -173,7 +173,7 @@ WINDOWS = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '10' SECOND))"
 @pytest.mark.parametrize(
     ("statements", "says"),
     [
-        (f"SELECT window_start, k FROM {WINDOWS.format('e')}", "isn't known before rows are grouped into windows"),
+        (f"SELECT window_start, k FROM {WINDOWS.format('e')}", "rows are put into windows, but not grouped by them"),
         (
             f"SELECT count(*) AS n FROM {WINDOWS.format('e')} WHERE window_end > ts GROUP BY window_start, window_end",
             "isn't known before rows are grouped into windows",
