@@ -32,19 +32,20 @@ for app, module in (("app-changed-totals", running), ("app-changed-pairs", chang
     )
 
 
-def all_stay(self, before, removed):
-    gone, _ = _without(self, before, removed)
-    return gone, before
+def all_stay(self, rows):
+    gone = _parted(self, rows)
+    self.store.put(gone)
+    return gone
 
 
-_without = JoinSide._without
+_parted = JoinSide._parted
 
 mutant(
     "a join keeps rows that have gone",
     "what is deleted on one side meets what comes on the other one later",
     Parts(),
     "app-changed-pairs",
-    patches=((JoinSide, "_without", all_stay),),
+    patches=((JoinSide, "_parted", all_stay),),
 )
 
 
@@ -231,7 +232,11 @@ mutant(
 
 
 def netted(self, rows):
-    return summed(rows)
+    rows = summed(rows)
+    times = pl.col(WEIGHT).abs().alias(changes_join._TIMES)
+    gone = rows.filter(pl.col(WEIGHT) < 0).with_columns(times).drop(WEIGHT)
+    needed = pl.col(changes_join._TIMES).alias(changes_join._NEEDED)
+    return rows.filter(pl.col(WEIGHT) > 0).with_columns(times).drop(WEIGHT), gone.with_columns(needed)
 
 
 mutant(
@@ -239,7 +244,7 @@ mutant(
     "a join forgets it as if it had been there all the time, or doesn't know that it has forgotten it",
     Parts(),
     "app-brief-pairs",
-    patches=((JoinSide, "_by_halves", netted),),
+    patches=((JoinSide, "_by_age", netted),),
 )
 
 
