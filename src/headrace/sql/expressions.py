@@ -264,6 +264,8 @@ class _Translation:
             raise wrong(node, f"this is {dtype}, and {known.KINDS[kind]} is needed", "write CAST(... AS ...)")
         if kind == "c":
             return self._converted(found, TEXT, node, strict=True)
+        if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+            found = Value(known.in_utc(found.expr), pl.Datetime(dtype.time_unit))
         if kind == "t":
             return found.expr.cast(TIME) if isinstance(dtype, pl.Date) else found.expr
         return found.expr.cast(known.CASTS[kind]) if kind in "nid" and dtype != known.CASTS[kind] else found.expr
@@ -506,7 +508,9 @@ class _Translation:
         length = duration_ms(interval)
         whole = isinstance(found.dtype, pl.Date) and length % 86_400_000 == 0
         dtype = found.dtype if whole or isinstance(found.dtype, pl.Datetime) else TIME
-        return Value(_ARITHMETIC[type(node)](time, pl.duration(milliseconds=length, time_unit="ms")).cast(dtype), dtype)
+        unit = dtype.time_unit if isinstance(dtype, pl.Datetime) else "us"  # a coarser interval would round the time
+        by = pl.duration(milliseconds=length, time_unit=unit)
+        return Value(_ARITHMETIC[type(node)](time, by).cast(dtype), dtype)
 
     def _numbers(self, node: exp.Expr, kind: str) -> tuple[pl.Expr, pl.Expr]:
         """Both sides, and the right one isn't zero."""
@@ -596,6 +600,8 @@ class _Translation:
         timely = isinstance(to, pl.Datetime | pl.Date)
         if of in (pl.Null, to):
             return expr.cast(to)
+        if isinstance(of, pl.Datetime) and of.time_zone:
+            expr = known.in_utc(expr)
         if of == TEXT:
             return known.read_text(expr, to, strict=strict)
         if to == TEXT and (isinstance(of, pl.List | pl.Struct) or of.is_float()):

@@ -291,6 +291,11 @@ def _read_or_raw(whole: pl.Expr, text: pl.Expr, *, strict: bool) -> pl.Expr:
     return pl.when(whole.is_not_null()).then(whole).otherwise(text if strict else pl.lit(None, TEXT))
 
 
+def in_utc(time: pl.Expr) -> pl.Expr:
+    """A time with a zone, as one without."""
+    return time.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+
+
 def text_of_time(time: pl.Expr) -> pl.Expr:
     """``CAST(timestamp AS STRING)``: a fraction without zeros at its end."""
     return time.dt.strftime("%Y-%m-%d %H:%M:%S.%6f").str.strip_chars_end("0").str.strip_chars_end(".")

@@ -86,7 +86,6 @@ CASES: list[tuple[str, Any]] = [
     ("octet_length(s)", (11, 7, None)),
     ("bit_length(s)", (88, 56, None)),
     ("trim(s)", ("Hello World", "äpfel", None)),
-    ("trim('  x ')", "x"),
     ("ltrim('  x ')", "x "),
     ("rtrim('  x ')", "  x"),
     ("btrim('xxabxx', 'x')", "ab"),
@@ -135,7 +134,6 @@ CASES: list[tuple[str, Any]] = [
     ("substring('abc', 2, -1)", ""),
     ("substring(s, i, 2)", ("Wo", "ä", None)),
     ("substring(s FROM 2 FOR 2)", ("el", "pf", None)),
-    ("substr(s, 3, 1)", ("l", "f", None)),
     ("repeat(t, 3)", ("lololo", "", None)),
     ("repeat('ab', 0)", ""),
     ("repeat('ab', i)", ("ababababababab", "", None)),
@@ -209,7 +207,6 @@ CASES: list[tuple[str, Any]] = [
     ("-m", (Decimal("-12.35"), Decimal("0.05"), None)),
     ("negative(i)", (-7, 7, None)),
     ("abs(j)", (3, 2, None)),
-    ("abs(g)", (1.5, 2.5, None)),
     ("abs(m)", (Decimal("12.35"), Decimal("0.05"), None)),
     ("sign(j)", (-1.0, 1.0, None)),
     ("sign(g)", (-1.0, 1.0, None)),
@@ -218,7 +215,6 @@ CASES: list[tuple[str, Any]] = [
     ("sqrt(-1.0D)", NAN),
     ("cbrt(27)", 3.0),
     ("power(i, 2)", (49.0, 49.0, None)),
-    ("pow(2, 0.5)", 1.4142135623730951),
     ("exp(1)", 2.7182818284590455),
     ("ln(f)", (0.9839493803479697, -0.6931471805599453, None)),
     ("ln(0)", None),
@@ -245,16 +241,13 @@ CASES: list[tuple[str, Any]] = [
     ("hypot(3, 4)", 5.0),
     ("round(f)", (3.0, 1.0, None)),
     ("round(f, 2)", (2.68, 0.5, None)),
-    ("round(f, 1)", (2.7, 0.5, None)),
     ("round(g)", (-2.0, 3.0, None)),
-    ("round(g, 0)", (-2.0, 3.0, None)),
     ("round(-2.5D)", -3.0),
     ("round(1.005D, 2)", 1.01),
     ("round(123456.785D, 2)", 123456.79),
     ("round(155.0D, -1)", 160.0),
     ("round(1e300D, 2)", 1e300),
     ("round(i)", (7, -7, None)),
-    ("round(i, 1)", (7, -7, None)),
     ("round(m)", (Decimal("12"), Decimal("0"), None)),
     ("round(m, 1)", (Decimal("12.4"), Decimal("-0.1"), None)),
     ("round(m, 3)", (Decimal("12.35"), Decimal("-0.05"), None)),
@@ -270,7 +263,6 @@ CASES: list[tuple[str, Any]] = [
     ("ceil(f)", (3, 1, None)),
     ("ceil(g)", (-1, 3, None)),
     ("ceil(m)", (Decimal("13"), Decimal("0"), None)),
-    ("ceiling(g)", (-1, 3, None)),
     ("greatest(i, j)", (7, 2, None)),
     ("greatest(i, l)", (5000000000, -1, None)),
     ("least(i, j, 0)", (-3, -7, 0)),
@@ -389,6 +381,7 @@ CASES: list[tuple[str, Any]] = [
         (at("2024-02-29 05:45:06.789000"), at("1969-12-31 15:59:59.500000"), None),
     ),
     ("ts + INTERVAL '1' HOUR", (at("2024-02-29 14:45:06.789000"), at("1970-01-01 00:59:59.500000"), None)),
+    ("timestamp '2024-01-01 00:00:00.123456' + INTERVAL '1' HOUR", at("2024-01-01 01:00:00.123456")),
     ("ts - INTERVAL 2 DAYS", (at("2024-02-27 13:45:06.789000"), at("1969-12-29 23:59:59.500000"), None)),
     ("ts + INTERVAL '1' MONTH", (at("2024-03-29 13:45:06.789000"), at("1970-01-31 23:59:59.500000"), None)),
     ("d + INTERVAL '1' DAY", (on("2024-03-01"), on("1970-01-01"), None)),
@@ -432,7 +425,6 @@ CASES: list[tuple[str, Any]] = [
     ("m IN (12.35, 1)", (True, False, None)),
     ("l IN (5000000000)", (True, False, None)),
     ("i BETWEEN -10 AND 0", (False, True, None)),
-    ("i NOT BETWEEN -10 AND 0", (True, False, None)),
     ("NOT b", (False, True, None)),
     ("b AND NULL", (None, False, None)),
     ("b OR NULL", (True, None, None)),
@@ -442,8 +434,6 @@ CASES: list[tuple[str, Any]] = [
     ("m = 12.350", (True, False, None)),
     ("f > m", (False, True, None)),
     ("size(a)", (4, 0, None)),
-    ("cardinality(a)", (4, 0, None)),
-    ("array_size(a)", (4, 0, None)),
     ("array(1, 2)[1]", 2),
     ("element_at(array(1, 2, 3), -1)", 3),
     ("element_at(array(1, 2, 3), 2)", 2),
@@ -523,13 +513,8 @@ CASES: list[tuple[str, Any]] = [
     ("split_part('a', '', 1)", "a"),
     ("rpad(s, 3, 'x')", ("Hel", "äpf", None)),
     ("i + CAST(NULL AS INT)", None),
-    ("CAST(2.5 AS INT)", 2),
-    ("round(2.5)", Decimal("3")),
     ("round(-2.345, 2)", Decimal("-2.35")),
-    ("floor(-2.5)", Decimal("-3")),
-    ("length('')", 0),
     ("concat(s, NULL)", None),
-    ("CAST('0.5' AS DECIMAL(3,2))", Decimal("0.50")),
     ("regexp_replace('aXbX', '(?i)x', '-')", "a-b-"),
     ("'a' < 'B'", False),
     ("greatest('a', 'B')", "a"),
@@ -713,6 +698,17 @@ def test_every_function_is_tried() -> None:
     assert missing == []
     assert not set(ALSO) & set(FUNCTIONS)
     assert not set(REFUSED) & set(FUNCTIONS)
+
+
+def test_times_with_a_zone_are_in_utc() -> None:
+    zoned = {"k": pl.Int32(), "z": pl.Datetime("ms", "Europe/Berlin")}
+    relation = Relation.of(hr.App("zoned").input("t", zoned), "t", {})
+    rows = pl.DataFrame({"k": [1], "z": [0]}).with_columns(pl.col("z").cast(pl.Datetime("ms", "Europe/Berlin")))
+    found = [
+        rows.select("k", translated(text, relation).expr.alias("x"))["x"][0]
+        for text in ("hour(z)", "CAST(z AS STRING)")
+    ]
+    assert found == [0, "1970-01-01 00:00:00"]
 
 
 def test_functions_of_flink(relation: Relation, rows: pl.DataFrame) -> None:
