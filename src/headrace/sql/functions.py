@@ -107,13 +107,8 @@ def wider(one: pl.DataType, two: pl.DataType) -> pl.DataType | None:
 
 
 def _signed(dtype: pl.DataType) -> pl.DataType:
-    signed: Mapping[pl.DataType, pl.DataType] = {
-        pl.UInt8(): pl.Int16(),
-        pl.UInt16(): INT,
-        pl.UInt32(): LONG,
-        pl.UInt64(): LONG,
-    }
-    return signed.get(dtype, dtype)
+    signed: Mapping[pl.DataType, pl.DataType] = {pl.UInt8(): pl.Int16(), pl.UInt16(): INT}
+    return dtype if dtype in _SIZES or not dtype.is_integer() else signed.get(dtype, LONG)
 
 
 def quotient(one: pl.Expr, two: pl.Expr) -> pl.Expr:
