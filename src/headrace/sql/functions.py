@@ -260,6 +260,11 @@ _TIME_TEXT = (
 
 def date_of_text(text: pl.Expr, *, strict: bool) -> pl.Expr:
     """``CAST(text AS DATE)``."""
+    usual = pl.when(text.str.contains(r"^\d{4}-\d{2}-\d{2}$")).then(text).str.to_date("%Y-%m-%d", strict=False)
+    return pl.coalesce(usual, _any_date(pl.when(usual.is_null()).then(text), strict=strict))
+
+
+def _any_date(text: pl.Expr, *, strict: bool) -> pl.Expr:
     part = text.str.extract_groups(_DATE_TEXT).struct
     whole = pl.concat_str(part.field("1"), _two(part, "2", "01"), _two(part, "3", "01"), separator="-")
     return _read_or_raw(whole, text, strict=strict).str.to_date("%Y-%m-%d", strict=strict)
@@ -267,6 +272,12 @@ def date_of_text(text: pl.Expr, *, strict: bool) -> pl.Expr:
 
 def time_of_text(text: pl.Expr, *, strict: bool) -> pl.Expr:
     """``CAST(text AS TIMESTAMP)``, in UTC."""
+    common = pl.when(text.str.contains(r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:[0-5]\d(\.\d{1,6})?$")).then(text)
+    usual = common.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    return pl.coalesce(usual, _any_time(pl.when(usual.is_null()).then(text), strict=strict))
+
+
+def _any_time(text: pl.Expr, *, strict: bool) -> pl.Expr:
     part = text.str.extract_groups(_TIME_TEXT).struct
     day = pl.concat_str(part.field("1"), _two(part, "2", "01"), _two(part, "3", "01"), separator="-")
     time = pl.concat_str(*(_two(part, number, "00") for number in "456"), separator=":")
