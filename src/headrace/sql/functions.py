@@ -261,7 +261,18 @@ _TIME_TEXT = (
 def date_of_text(text: pl.Expr, *, strict: bool) -> pl.Expr:
     """``CAST(text AS DATE)``."""
     usual = pl.when(text.str.contains(r"^\d{4}-\d{2}-\d{2}$")).then(text).str.to_date("%Y-%m-%d", strict=False)
-    return pl.coalesce(usual, _any_date(pl.when(usual.is_null()).then(text), strict=strict))
+    return pl.coalesce(usual, _others(pl.when(usual.is_null()).then(text), _any_date, DATE, strict=strict))
+
+
+def _others(text: pl.Expr, read: Callable[..., pl.Expr], gives: pl.DataType, *, strict: bool) -> pl.Expr:
+    """Texts that are rare, and slow to read."""
+    return text.map_batches(partial(_read_others, read, gives, strict), return_dtype=gives, is_elementwise=True)
+
+
+def _read_others(read: Callable[..., pl.Expr], gives: pl.DataType, strict: bool, texts: pl.Series) -> pl.Series:
+    if texts.null_count() == texts.len():
+        return pl.Series(dtype=gives).extend_constant(None, texts.len())
+    return texts.to_frame("x").select(read(pl.col("x"), strict=strict)).to_series()
 
 
 def _any_date(text: pl.Expr, *, strict: bool) -> pl.Expr:
@@ -274,7 +285,7 @@ def time_of_text(text: pl.Expr, *, strict: bool) -> pl.Expr:
     """``CAST(text AS TIMESTAMP)``, in UTC."""
     common = pl.when(text.str.contains(r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:[0-5]\d(\.\d{1,6})?$")).then(text)
     usual = common.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
-    return pl.coalesce(usual, _any_time(pl.when(usual.is_null()).then(text), strict=strict))
+    return pl.coalesce(usual, _others(pl.when(usual.is_null()).then(text), _any_time, TIME, strict=strict))
 
 
 def _any_time(text: pl.Expr, *, strict: bool) -> pl.Expr:
