@@ -29,6 +29,7 @@ from headrace.api.operators.window import PROCESSING
 from headrace.api.specs import Hopping, Session, Tumbling, WindowShape
 from headrace.api.stream import Stream
 from headrace.core.clock import Duration
+from headrace.core.errors import DeclarationError
 from headrace.sql import joins
 from headrace.sql.aggregates import Aggregates
 from headrace.sql.dialect import WINDOWS, wrong
@@ -269,6 +270,8 @@ class _Select:
         if self.node.args.get("distinct") is not None:
             _check_clauses(self.node.args["distinct"], frozenset())
         order, limit = self.node.args.get("order"), self.node.args.get("limit")
+        if isinstance(limit, exp.Fetch):
+            raise wrong(limit, "FETCH isn't supported", "write LIMIT 10; ties are left out")
         if order is None and limit is not None:
             raise wrong(limit, "LIMIT of a stream isn't supported", "bound it: ORDER BY ... LIMIT 10")
         if order is not None and limit is None:
@@ -570,7 +573,10 @@ class _Select:
             after, bound_names = OfWindows(START, END, windows.size_ms, windows.every_ms), []
         else:
             shuffled = self.queries.shared(relation.stream, columns, self.prefix)
-            stream = shuffled.group_by(columns or None, id=self._id("group")).agg(**aggregates)
+            try:
+                stream = shuffled.group_by(columns or None, id=self._id("group")).agg(**aggregates)
+            except DeclarationError as error:  # it names a column of the plan
+                raise wrong(self.node, error.message.partition("\n")[0], error.hint) from None
             after, bound_names = None, []
         bound_of = {} if windows is None else {windows.start: START, windows.end: END}
         values = asked.results
@@ -671,32 +677,37 @@ class _Select:
             raise wrong(
                 window, f"{window.this.key.upper()} OVER isn't supported", "there is one ROW_NUMBER() in a query"
             )
-        keys, by, down = [], [], []
+        keys = []
         order = window.args.get("order")
         if order is None:
             raise wrong(window, "ROW_NUMBER() needs ORDER BY")
         for number, node in enumerate(window.args.get("partition_by") or []):
             relation, name = self._as_column(relation, node, f"part${number}")
             keys.append(name)
-        for number, one in enumerate(order.expressions):
-            relation, columns = self._in_order(relation, one, one.this, str(number))
-            by += [name for name, _ in columns]
-            down += [falls for _, falls in columns]
+        relation, by, down = self._sorted_by(relation, [(one.this, one) for one in order.expressions])
         name = found[0].alias or "row_number"
         rank = OpenRank(name, tuple(keys), tuple(by), tuple(down), window)
         return replace(relation, rank=rank), [one for one in items if one is not found[0]]
 
-    def _in_order(
-        self, relation: Relation, item: exp.Expr, node: exp.Expr, number: str
-    ) -> tuple[Relation, list[tuple[str, bool]]]:
-        """The columns of an item of ORDER BY, and which fall. ``top`` has nulls last; an event time is never null."""
-        relation, name = self._as_column(relation, node, f"{_ORDER}{number}")
-        columns = [(name, bool(item.args.get("desc")))]
-        if item.args.get("nulls_first") and (relation.time is None or relation.time.column != name):
-            is_null = exp.Is(this=node.copy(), expression=exp.Null())
-            relation, name = self._as_column(relation, is_null, f"{_ORDER}null{number}")
-            columns.insert(0, (name, True))
-        return relation, columns
+    def _sorted_by(
+        self, relation: Relation, items: Sequence[tuple[exp.Expr, exp.Expr]]
+    ) -> tuple[Relation, list[str], list[bool]]:
+        """The columns to sort by, and which of them downwards. Nulls are last, unless a column before puts them first.
+
+        Nulls of Spark SQL are first without DESC, and last with it.
+        """
+        by: list[str] = []
+        down: list[bool] = []
+        for number, (node, ordered) in enumerate(items):
+            relation, name = self._as_column(relation, node, f"{_ORDER}{number}")
+            if ordered.args.get("nulls_first") and (relation.time is None or relation.time.column != name):
+                null = f"{_ORDER}{number}-null"
+                relation = relation.on(relation.stream.with_columns(pl.col(name).is_null().alias(null)))
+                by.append(null)
+                down.append(True)
+            by.append(name)
+            down.append(bool(ordered.args.get("desc")))
+        return relation, by, down
 
     def _as_column(self, relation: Relation, node: exp.Expr, name: str) -> tuple[Relation, str]:
         named = relation.named(node) if isinstance(node, exp.Column) else None
@@ -709,12 +720,9 @@ class _Select:
         limit = self.node.args["limit"]
         if not limit.expression.is_int or int(limit.expression.name) < 1:
             raise wrong(limit, "LIMIT takes a number of at least 1", "write LIMIT 10")
-        by: list[str] = []
-        down: list[bool] = []
-        for number, (node, one) in enumerate(zip(nodes, self.node.args["order"].expressions, strict=True)):
-            relation, columns = self._in_order(relation, one, node, f"by{number}")
-            by += [name for name, _ in columns]
-            down += [falls for _, falls in columns]
+        relation, by, down = self._sorted_by(
+            relation, list(zip(nodes, self.node.args["order"].expressions, strict=True))
+        )
         stream = self.queries.shared(relation.stream, (), self.prefix)
         top = stream.top(int(limit.expression.name), by, key=None, descending=down, id=self._id("top"))
         added = [name for name in by if name.startswith(_ORDER)]

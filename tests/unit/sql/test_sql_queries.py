@@ -34,6 +34,10 @@ QUERIES = [
     "SELECT k, s FROM a UNION SELECT k, s FROM b",
     "SELECT * FROM (SELECT k, x, row_number() OVER (PARTITION BY k ORDER BY x DESC) AS n FROM a) WHERE n <= 2",
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) AS q ORDER BY n DESC, k LIMIT 3",
+    "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k DESC NULLS FIRST LIMIT 2",
+    "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k NULLS LAST LIMIT 2",
+    "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM a GROUP BY k) GROUP BY n",
+    "SELECT k FROM (SELECT k, row_number() OVER (PARTITION BY s ORDER BY k, x, s) AS n FROM a) WHERE n <= 1",
     "WITH big AS (SELECT * FROM a WHERE x > 1) SELECT big.k, y FROM big JOIN b USING (k)",
     "SELECT a.k, sum(x * y) AS product FROM a JOIN b ON a.k = b.k GROUP BY a.k",
     "SELECT k + 1 AS k, avg(x) AS mean FROM a GROUP BY k + 1",
@@ -87,6 +91,7 @@ def test_a_flow_adds_up_to_what_duckdb_answers(query: str, seed: int) -> None:
         t.end()
         found = t.read("found")
     with duckdb.connect() as connection:
+        connection.sql("SET default_null_order = 'sqlite'")  # as in Spark: first without DESC, and last with it
         connection.register("a", a.to_arrow())
         connection.register("b", b.to_arrow())
         connection.register("c", c.to_arrow())
