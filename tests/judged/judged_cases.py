@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | Decimal):
         return round(float(value), 4)
     if isinstance(value, datetime | date):
-        return str(value)
+        return re.sub(r"\.(\d*?)0+$", r".\1", str(value))
     if isinstance(value, list):
         return tuple(_plain(one) for one in value)
     return tuple(_plain(one) for one in value.values()) if isinstance(value, dict) else value

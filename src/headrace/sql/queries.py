@@ -314,9 +314,10 @@ class _Select:
     def _id(self, clause: str) -> str:
         return self.queries.shared.name(f"{self.prefix}-{clause}")
 
-    @staticmethod
-    def _aggregates(node: exp.Expr) -> bool:
-        return any(one.find_ancestor(exp.Window, exp.Subquery) is None for one in node.find_all(exp.AggFunc))
+    def _aggregates(self, node: exp.Expr) -> bool:
+        """Whether an item has an aggregate that is of this query, and not OVER rows or of a query inside."""
+        within = (one.find_ancestor(exp.Window, exp.Select) for one in node.find_all(exp.AggFunc))
+        return any(one is None or one is self.node for one in within)
 
     # -- from and where ------------------------------------------------------------------------------
     def _from(self) -> Relation:

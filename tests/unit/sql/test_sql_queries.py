@@ -37,6 +37,7 @@ QUERIES = [
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k DESC NULLS FIRST LIMIT 2",
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k NULLS LAST LIMIT 2",
     "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM a GROUP BY k) GROUP BY n",
+    "SELECT n + 1 AS n FROM (SELECT count(DISTINCT k) AS n FROM a) WHERE n > 2",
     "SELECT k FROM (SELECT k, row_number() OVER (PARTITION BY s ORDER BY k, x, s) AS n FROM a) WHERE n <= 1",
     "WITH big AS (SELECT * FROM a WHERE x > 1) SELECT big.k, y FROM big JOIN b USING (k)",
     "SELECT a.k, sum(x * y) AS product FROM a JOIN b ON a.k = b.k GROUP BY a.k",
