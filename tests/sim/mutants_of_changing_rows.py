@@ -161,7 +161,7 @@ mutant(
     "a row goes on as told: with a partner, or without any",
     Parts(),
     "app-changed-pairs",
-    patches=((ChangesJoinOperator, "_turn", nothing),),
+    patches=((JoinSide, "turn", nothing),),
 )
 
 

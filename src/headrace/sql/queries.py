@@ -361,12 +361,11 @@ class _Select:
             )
         inner = asked.this.copy()
         conditions = conjuncts(inner.args["where"].this) if inner.args.get("where") is not None else []
-        if any(inner.args.get(one) for one in ("group", "having", "limit")) or any(
-            map(self._aggregates, inner.selects)
-        ):
+        plain = _Select(self.queries, inner, name)
+        if any(map(inner.args.get, ("group", "having", "limit"))) or any(map(plain._aggregates, inner.selects)):
             raise wrong(node, "EXISTS takes a plain query", "put the query into FROM, and join it")
         inner.set("where", None)
-        right = _Select(self.queries, inner, name)._from()
+        right = plain._from()
         right = replace(right, names_=(*right.names_, *(replace(one, table=alias) for one in right.names_)))
         for column in (column for one in conditions for column in one.find_all(exp.Column)):
             if right.has(column) and relation.has(column):  # the query that is nearest has it
