@@ -122,7 +122,7 @@ def _pairs(sources: Sources, outputs: Outputs) -> str | None:
 
 
 def _declare_brief(app: App) -> None:
-    """Pairs of rows that are forgotten: what is told of them stays as it is then. A row may go and come again."""
+    """Pairs of rows that are forgotten: what is said of them stays as it is then. A row may go and come again."""
     last = _changes(read(app, "views", key=("k",))).select("k", "half", sort=pl.col("id") % 4 // 2)
     left = last.partition_by("half", id="views-by-half", partitions=2)
     orders = read(app, "orders").select(half=pl.col("id") % 2, order="id")

@@ -52,7 +52,7 @@ class Sum:
     def rows(self) -> list[dict[str, Any]]:
         """The rows, in one order. A batch has ended: no update is told by half."""
         if halves := [key for key, kind in self._told.items() if kind == "update_before"]:
-            raise WrongChangeError(f"only the first halves of updates are told of {halves}")
+            raise WrongChangeError(f"only the first halves of updates were written for {halves}")
         names = dict.fromkeys(name for name in self._names if name != CHANGE)
         return [names | dict(row) for row in sorted(self._rows.elements(), key=repr)]
 

@@ -29,6 +29,7 @@ from headrace.coordinator import books, ledger, listener, messages, publication,
 from headrace.core import frame, log
 from headrace.core import metrics as counted
 from headrace.core.clock import to_ms
+from headrace.core.deployment import SETTINGS
 from headrace.kit.harness import CALLS_MS_MAX
 from headrace.life.metadata import FORMAT as METADATA_FORMAT
 from headrace.operate.page import live
@@ -109,6 +110,10 @@ def test_the_table_of_settings_has_their_defaults() -> None:
         literal = said.strip("`").strip('"')
         if name in DEFAULTS:
             right = meant(said) == DEFAULTS[name]
+        elif name in SETTINGS and given[name] is None and SETTINGS[name].default is not None:
+            right = literal == str(SETTINGS[name].default)
+        elif name == "internal":
+            right = given[name] is None
         elif said.startswith("`"):
             right = literal == (".headrace" if name == "home" else str(given[name]))
         else:

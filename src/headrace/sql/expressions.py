@@ -297,9 +297,6 @@ class _Translation:
             base = Value(base.expr.struct.field(name), dtype if isinstance(dtype, pl.DataType) else dtype())
         return base
 
-    def _dot(self, node: exp.Expr) -> Value:
-        return self._fields(self.value(node.this), [node.expression.name], node)
-
     def _literal(self, node: exp.Expr) -> Value:
         if node.args.get("is_string"):
             return Value(pl.lit(node.name), pl.String())
@@ -653,6 +650,10 @@ def _null(own: _Translation, node: exp.Expr) -> Value:
     return Value(pl.lit(None), pl.Null())
 
 
+def _dot(own: _Translation, node: exp.Expr) -> Value:
+    return own._fields(own.value(node.this), [node.expression.name], node)
+
+
 def _inner(own: _Translation, node: exp.Expr) -> Value:
     return own.value(node.this)
 
@@ -825,7 +826,7 @@ def _uncast(node: exp.Expr) -> exp.Expr:
 
 _RULES: Mapping[type[exp.Expr], Callable[[_Translation, exp.Expr], Value]] = {
     exp.Column: _Translation._column,
-    exp.Dot: _Translation._dot,
+    exp.Dot: _dot,
     exp.Literal: _Translation._literal,
     exp.Boolean: _true,
     exp.Null: _null,
@@ -871,29 +872,15 @@ _NAMED: Mapping[str, Callable[[_Translation, exp.Expr], Value]] = {
     "pmod": _Translation._modulo,
     **dict.fromkeys(("isnull", "isnotnull"), _known_null),
 }
-GRAMMAR = (
-    *(
-        "abs",
-        "array",
-        "case",
-        "cast",
-        "coalesce",
-        "decode",
-        "equal_null",
-        "greatest",
-        "if",
-        "ifnull",
-        "isnotnull",
-        "isnull",
-    ),
-    *("least", "mod", "named_struct", "negative", "nullif", "nvl", "nvl2", "pmod", "struct", "to_date", "to_timestamp"),
-    *("try_add", "try_cast", "try_divide", "try_multiply", "try_subtract", "unix_timestamp"),
-)
+_GRAMMAR = """
+abs array case cast coalesce decode equal_null greatest if ifnull isnotnull isnull least mod named_struct negative
+nullif nvl nvl2 pmod struct to_date to_timestamp try_add try_cast try_divide try_multiply try_subtract unix_timestamp
+"""
+GRAMMAR = tuple(_GRAMMAR.split())
 """The functions that aren't in the table of ``functions.py``."""
 
 __all__ = [
     "GRAMMAR",
-    "DeclarationError",
     "Function",
     "Scope",
     "Value",

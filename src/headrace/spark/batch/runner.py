@@ -43,8 +43,6 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.core.files import decode_record, make_private_folder, replace_file
-from headrace.life.metadata import existing_metadata
-from headrace.life.timelines import Timelines
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.rows.pieces import SCHEMA, TIME, Piece, pieces_in
@@ -54,7 +52,7 @@ from headrace.run.no_shared_disk import shares_no_disk
 from headrace.run.planning import at_home, gather_facts, prepare_outputs
 from headrace.run.progress import set_aside
 from headrace.run.run import check_not_connect
-from headrace.run.savepoints.restoring import recorded
+from headrace.run.savepoints.restoring import check_not_live
 from headrace.run.spark.dataframes import dataframe_of
 from headrace.run.spark.hosting import run_watched
 from headrace.run.spark.session import close_context, open_session
@@ -256,13 +254,8 @@ class BatchOptions:
 
 def run_batch(graph: Graph, options: BatchOptions) -> None:
     """Compute and publish an app's results. Raises ``UsageError`` if they are there already, unless ``again``."""
-    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
-        if not options.again and metadata and recorded(metadata, graph.app, Timelines(metadata, graph.app).current):
-            raise UsageError(
-                f"app {graph.app!r} has run live in this home, so its results would appear twice",
-                hint="look at them with app.to_dataframe(...), which publishes nothing; or publish them anyway with "
-                "--again or again=True",
-            )
+    if not options.again:
+        check_not_live(Path(graph.settings.home), graph.settings.metadata, graph.app)
     run_planned(_planned(graph), options, None)
 
 
