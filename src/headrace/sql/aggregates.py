@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,12 @@ from headrace.sql.dialect import wrong
 from headrace.sql.expressions import translate
 from headrace.sql.functions import LONG, Value
 from headrace.sql.relations import Relation
+
+
+def computed(aggregate: Aggregate) -> tuple[str | bytes, ...]:
+    """What an aggregate computes: the text of an expression leaves out the values of lists, and formats."""
+    exprs = (one for one in (aggregate.expr, aggregate.by) if one is not None)
+    return (aggregate.definition, *(one.meta.serialize() for one in exprs))
 
 
 @dataclass(slots=True)
@@ -57,11 +64,18 @@ class Aggregates:
         return self._columns[text]
 
     def _ask(self, aggregate: Aggregate) -> pl.Expr:
-        words = aggregate.definition
+        same = computed(aggregate)
         for name, other in self.asked.items():
-            if other.definition == words:
+            if computed(other) == same:
                 return pl.col(name)
-        name = f"{re.sub(r'[^A-Za-z0-9]+', '-', words).strip('-')}$"
+        words = aggregate.definition
+        first = re.sub(r"[^A-Za-z0-9]+", "-", words).strip("-")
+        if re.search(r"[^\w\s().,\"]", words):  # a + b and a - b have the same letters
+            first = f"{first}-{zlib.crc32(words.encode()):08x}"
+        name, number = f"{first}$", 1
+        while name in self.asked:
+            number += 1
+            name = f"{first}-{number}$"
         self.asked[name] = aggregate
         return pl.col(name)
 

@@ -31,7 +31,7 @@ from headrace.api.stream import Stream
 from headrace.core.clock import Duration
 from headrace.core.errors import DeclarationError
 from headrace.sql import joins
-from headrace.sql.aggregates import Aggregates
+from headrace.sql.aggregates import Aggregates, computed
 from headrace.sql.dialect import WINDOWS, wrong
 from headrace.sql.expressions import Function, duration_ms, predicate, translate
 from headrace.sql.relations import (
@@ -597,7 +597,7 @@ class _Select:
     ) -> Stream:
         """The results of windows; those that are there already are used again."""
         shared = self.queries.shared
-        words = tuple(one.definition for one in aggregates.values())
+        words = tuple(computed(one) for one in aggregates.values())
         same = (stream.node, shape, tuple(keys), tuple(aggregates), words, by_clock)
         if same not in shared.windows:
             grouped = shared(stream, keys, self.prefix)

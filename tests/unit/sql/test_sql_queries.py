@@ -37,6 +37,9 @@ QUERIES = [
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k DESC NULLS FIRST LIMIT 2",
     "SELECT k, n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) ORDER BY k NULLS LAST LIMIT 2",
     "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM a GROUP BY k) GROUP BY n",
+    "SELECT k, sum(x + 1) AS more, sum(x - 1) AS less, sum(CASE WHEN x <> 2 THEN 1 ELSE 0 END) AS others,"
+    " sum(CASE WHEN x = 2 THEN 1 ELSE 0 END) AS twos FROM a GROUP BY k",
+    "SELECT count(*) FILTER (WHERE s IN ('u', 'v')) AS n, count(*) FILTER (WHERE s IN ('v', 'w')) AS m FROM a",
     "SELECT n + 1 AS n FROM (SELECT count(DISTINCT k) AS n FROM a) WHERE n > 2",
     "SELECT k FROM (SELECT k, row_number() OVER (PARTITION BY s ORDER BY k, x, s) AS n FROM a) WHERE n <= 1",
     "WITH big AS (SELECT * FROM a WHERE x > 1) SELECT big.k, y FROM big JOIN b USING (k)",
