@@ -190,6 +190,9 @@ def _require(graph: Graph, node: Node, on: Sequence[str], flow: _Flow, whose: st
         return placed
     does = "joins on" if joins else "keeps state by"
     cause, hint = _why(graph, flow, on, node)
+    if not on:
+        ways = "put partition_by(None) before it" + (", or broadcast() before one of its sides" if joins else "")
+        raise PlanError(f"{node} needs all messages in one task, but {cause}", hint=ways)
     raise PlanError(
         f"{node} {does} {names_of(on)}, but {cause}: {whose} messages of one {names_of(on)} in several tasks", hint=hint
     )
