@@ -91,8 +91,8 @@ class Statement:
         """All tables that it names, in lower case."""
         return {one.name.casefold() for one in self.node.find_all(exp.Table)}
 
-    def order(self) -> tuple[list[str], list[bool], int | None] | None:
-        """The columns of ORDER BY, whether they descend, and the rows of LIMIT; None if it isn't so simple."""
+    def order(self) -> tuple[list[str], list[bool], list[bool], int | None] | None:
+        """The columns of ORDER BY, which descend, which have nulls last, and the rows of LIMIT; None if it has more."""
         order, limit = self.node.args.get("order"), self.node.args.get("limit")
         items = order.expressions if order is not None else []
         names = [one.this.name for one in items if isinstance(one.this, exp.Column) and not one.this.table]
@@ -100,7 +100,8 @@ class Statement:
         if len(names) < len(items) or not plain or self.node.args.get("offset") is not None:
             return None
         down = [bool(one.args.get("desc")) for one in items]
-        return names, down, None if limit is None else int(limit.expression.name)
+        last = [not one.args.get("nulls_first") for one in items]
+        return names, down, last, None if limit is None else int(limit.expression.name)
 
 
 def all_of(table: str) -> str:

@@ -249,7 +249,7 @@ class Session:
     def _answer(self, one: Statement, text: str) -> pl.DataFrame:
         """The rows of a query. They have an end, so ORDER BY and LIMIT are those of any table."""
         from headrace.kit.harness import head
-        from headrace.rows.changes import CHANGE, added_up
+        from headrace.rows.changes import CHANGE
         from headrace.sql.dialect import end_of_rows
 
         order = one.order()
@@ -259,11 +259,25 @@ class Session:
         assert flow is not None, "a query has a flow"
         found = head(flow.draft, flow.node, sys.maxsize, self._taken)
         if CHANGE in found.columns and not self.changes:
-            found = added_up(found)
-        by, down, most = order or ([], [], None)
+            found = self._added_up(found)
+        by, down, nulls_last, most = order or ([], [], [], None)
         if by:
-            found = found.sort(by, descending=down, nulls_last=True, maintain_order=True)
+            found = found.sort(by, descending=down, nulls_last=nulls_last, maintain_order=True)
         return found if most is None else found.head(most)
+
+    def _added_up(self, changes: pl.DataFrame) -> pl.DataFrame:
+        """What changes add up to; of the last rows of a stream, some may take away what was not read."""
+        import polars as pl
+
+        from headrace.operate.words import counted
+        from headrace.rows.changes import WEIGHT, added_up, summed, told, weighted
+
+        total = summed(weighted(changes))
+        gone = -int(total.get_column(WEIGHT).clip(upper_bound=0).sum())
+        if gone:
+            goes = f"{counted(gone, 'row')} {'goes' if gone == 1 else 'go'}"
+            print_note(f"{goes} that came before those that were read: --rows reads more")
+        return added_up(told(total.filter(pl.col(WEIGHT) > 0)))
 
     def _taken(self, spec: StreamSpec) -> pl.DataFrame:
         """What a query asks of an input: of logs the last rows, of others the first."""

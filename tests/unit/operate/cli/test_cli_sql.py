@@ -11,6 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.operate.cli.sql import Session
+from headrace.rows.changes import CHANGE, KIND
 from headrace.streams.writer import StreamWriter
 
 CLICKS = {"url": str, "member": str, "at": "datetime"}
@@ -115,6 +116,24 @@ def test_what_an_app_wrote_is_a_table(ask: Ask, home: Path) -> None:
         writer.seal()
     app.run(local=True, progress=False)
     assert ask("SELECT member, n FROM totals WHERE n > 1") == [{"member": "ann", "n": 2}]
+
+
+def test_changes_of_rows_that_came_before_the_last_ones_add_up_too(ask: Ask, cli: Cli, home: Path) -> None:
+    hr.streams.create_stream("counts", 1, schema={"k": str, "n": int, CHANGE: KIND}, home=home)
+    with StreamWriter("counts", home=home) as writer:
+        for n in range(5):
+            kinds = ["insert"] if n == 0 else ["update_before", "update_after"]
+            writer.write([{"k": "a", "n": n - (kind == "update_before"), CHANGE: kind} for kind in kinds])
+    assert ask("SELECT * FROM counts", "--rows", 2) == [{"k": "a", "n": 4}]
+    assert "1 row goes that came before" in cli("sql", "--rows", 2, "-e", "SELECT * FROM counts").err
+    assert ask("SELECT * FROM counts") == [{"k": "a", "n": 4}]
+
+
+def test_nulls_are_where_the_order_has_them(ask: Ask, home: Path) -> None:
+    with StreamWriter("clicks", home=home) as writer:
+        writer.write([{"url": "/c", "member": None, "at": None}])
+    for order, place in (("", 0), ("DESC", 3), ("NULLS LAST", 3), ("DESC NULLS FIRST", 0)):
+        assert ask(f"SELECT member FROM clicks ORDER BY member {order}")[place] == {"member": None}
 
 
 def test_explain_shows_the_plan(ask: Ask, cli: Cli) -> None:
