@@ -152,7 +152,7 @@ class Queries:
         """The flow of an item of FROM, under its alias."""
         alias = node.alias
         if isinstance(node, exp.Subquery):
-            return self.query(node.this, f"{prefix}-{alias}" if alias else prefix).aliased(alias or "")
+            return self.query(node.this, f"{prefix}-{alias or 'query'}").aliased(alias or "")
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
             return self._function(node.this, prefix).aliased(alias or "")
         if isinstance(node, exp.Table):
