@@ -51,8 +51,8 @@ class Shuffle:
         """Return the flow with all rows of a key in one task."""
         raise NotImplementedError
 
-    def shuffled_by(self, stream: Stream, keys: Sequence[str], prefix: str) -> Stream:
-        """Return the flow partitioned by exactly these columns."""
+    def shuffled_by(self, stream: Stream, keys: Sequence[str], prefix: str, met: Stream | None = None) -> Stream:
+        """Return the flow partitioned by exactly these columns, which may be joined with ``met``."""
         raise NotImplementedError
 
 
@@ -249,17 +249,18 @@ def _together(
     for n, (stays, moves) in enumerate(((left, right), (right, left))):
         if placed[n] == chosen != placed[1 - n] and _before(stays, here=True) & _before(moves, here=False):
             placed[n] = None  # else a stage would feed itself
-    one = (
-        left
-        if placed[0] == chosen
-        else shuffles.by.shuffled_by(left, [left_keys[n] for n in chosen], f"{shuffles.id}-left")
-    )
-    two = (
-        right
-        if placed[1] == chosen
-        else shuffles.by.shuffled_by(right, [right_keys[n] for n in chosen], f"{shuffles.id}-right")
-    )
+    one, two = left, right
+    if placed[0] != chosen:
+        met = right if placed[1] == chosen else None
+        one = shuffles.by.shuffled_by(left, [left_keys[n] for n in chosen], f"{shuffles.id}-left", met)
+    if placed[1] != chosen:
+        two = shuffles.by.shuffled_by(right, [right_keys[n] for n in chosen], f"{shuffles.id}-right", one)
     return one, two
+
+
+def leads_to(shuffled: Stream, met: Stream) -> bool:
+    """Whether a flow is in a stage after the one that reads ``shuffled``: tied together, they would feed themselves."""
+    return shuffled.node in _before(met, here=False) - _before(met, here=True)
 
 
 def _before(stream: Stream, *, here: bool) -> set[str]:

@@ -68,7 +68,7 @@ _OTHER_WAYS = {
 class Shared(joins.Shuffle):
     """The shuffles and windows that the queries of an app have made so far."""
 
-    shuffled: dict[tuple[str, tuple[str, ...]], Stream] = field(default_factory=dict)
+    shuffled: dict[tuple[str, tuple[str, ...]], list[Stream]] = field(default_factory=dict)
     windows: dict[tuple[object, ...], Stream] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -88,13 +88,14 @@ class Shared(joins.Shuffle):
         return stream if own == () else self.shuffled_by(stream, keys, prefix)
 
     @override
-    def shuffled_by(self, stream: Stream, keys: Sequence[str], prefix: str) -> Stream:
-        where = stream.node, tuple(keys)
-        if where not in self.shuffled:
-            self.shuffled[where] = stream.partition_by(
-                list(keys) or None, id=self.name(f"{prefix}-by-{'-'.join(keys) or 'all'}")
-            )
-        return self.shuffled[where]
+    def shuffled_by(self, stream: Stream, keys: Sequence[str], prefix: str, met: Stream | None = None) -> Stream:
+        there = self.shuffled.setdefault((stream.node, tuple(keys)), [])
+        for made in there:
+            if met is None or not joins.leads_to(made, met):
+                return made
+        id_ = self.name(f"{prefix}-by-{'-'.join(keys) or 'all'}")
+        there.append(stream.partition_by(list(keys) or None, id=id_))
+        return there[-1]
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ QUERIES = [
     "WITH big AS (SELECT * FROM a WHERE x > 1) SELECT big.k, y FROM big JOIN b USING (k)",
     "SELECT a.k, sum(x * y) AS product FROM a JOIN b ON a.k = b.k GROUP BY a.k",
     "SELECT k + 1 AS k, avg(x) AS mean FROM a GROUP BY k + 1",
+    "SELECT a.k, one.y AS y, two.y AS z FROM a, b AS one, b AS two WHERE a.k = one.k AND a.x = two.k",
     "SELECT one.x AS x, two.x AS other FROM a AS one JOIN a AS two ON one.k = two.k AND one.x < two.x",
     "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k RIGHT JOIN c ON a.k = c.k WHERE x = 1",
     "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k FULL JOIN c ON a.k = c.k WHERE x > y",
