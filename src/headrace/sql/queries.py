@@ -330,18 +330,39 @@ class _Select:
         left = conjuncts(where.this) if where is not None else []
         asked = [one for one in left if one.find(exp.Query) is not None]
         left = [one for one in left if one not in asked]
-        given = self.node.args.get("joins") or []
+        written = self.node.args.get("joins") or []
+        given = self._met(relation, written, left)
         for number, join in enumerate(given):
             if any(joins.join_kind(one) in ("right", "full") for one in given[number + 1 :]):
                 relation, _ = self._join(relation, join, [])  # a row that WHERE leaves out is a partner until then
             else:
                 relation, left = self._join(relation, join, left)
+        if given is not written:
+            places = {join.this.alias_or_name: number for number, join in enumerate(written)}
+            ordered = sorted(relation.names_, key=lambda one: places.get(one.table, -1))
+            relation = replace(relation, names_=tuple(ordered))
         if relation.rank is not None:
             relation, left = self._bounded(relation, relation.rank, left)
         relation = joins.filtered(relation, left)
         for number, one in enumerate(asked):
             relation = self._semi_join(relation, one, number)
         return relation
+
+    def _met(self, relation: Relation, given: list[exp.Join], where: Sequence[exp.Expr]) -> list[exp.Join]:
+        """``FROM a, b, c``: the tables in an order in which each has an equality with one before it."""
+        for one in given:
+            table = isinstance(one.this, exp.Table) and isinstance(one.this.this, exp.Identifier)
+            said = {name for name, value in one.args.items() if value} - {"this", "kind"}
+            if not table or one.this.args.get("version") or said or one.kind not in ("", "CROSS"):
+                return given
+        known, rest, found = relation, list(given), list[exp.Join]()
+        while rest:
+            sides = [self.queries.source(one.this, self.prefix) for one in rest]
+            met = (n for n, side in enumerate(sides) if joins.split_conditions(where, known, side)[2])
+            number = next(met, 0)
+            known = replace(known, names_=(*known.names_, *sides[number].names_))
+            found.append(rest.pop(number))
+        return found if any(one is not two for one, two in zip(found, given, strict=True)) else given
 
     def _semi_join(self, relation: Relation, node: exp.Expr, number: int) -> Relation:
         """``x IN (SELECT ...)`` and ``[NOT] EXISTS (SELECT ... WHERE inner = outer)``: a semi or an anti join."""

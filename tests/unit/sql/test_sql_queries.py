@@ -46,6 +46,7 @@ QUERIES = [
     "SELECT a.k, sum(x * y) AS product FROM a JOIN b ON a.k = b.k GROUP BY a.k",
     "SELECT k + 1 AS k, avg(x) AS mean FROM a GROUP BY k + 1",
     "SELECT a.k, one.y AS y, two.y AS z FROM a, b AS one, b AS two WHERE a.k = one.k AND a.x = two.k",
+    "SELECT a.x AS x, one.y AS y, c.y AS z FROM a, b AS one, b AS c WHERE a.k = c.k AND c.y = one.y",
     "SELECT one.x AS x, two.x AS other FROM a AS one JOIN a AS two ON one.k = two.k AND one.x < two.x",
     "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k RIGHT JOIN c ON a.k = c.k WHERE x = 1",
     "SELECT a.k AS k, c.k AS ck, z FROM a JOIN b ON a.k = b.k FULL JOIN c ON a.k = c.k WHERE x > y",
