@@ -418,7 +418,7 @@ class _Select:
         using = [column.name for column in join.args.get("using") or []]
         for column in using:
             tables = [
-                next((n.table for n in side.names_ if n.name.casefold() == column.casefold()), "")
+                next((n.table for n in side.names_ if n.name.casefold() == column.casefold() and not n.twice), "")
                 for side in (relation, right)
             ]
             on.append(exp.EQ(this=exp.column(column, table=tables[0]), expression=exp.column(column, table=tables[1])))
@@ -438,6 +438,7 @@ class _Select:
             both = [*both, *of_left, *of_right]
         shuffles = joins.Shuffles(self.queries.shared, name, self.queries.ttl)
         found, rest = joins.joined(relation, right, how, pairs, both, shuffles, join)
+        found = found if not using else _once(found, len(relation.names_), using, how)
         return joins.filtered(found, rest), later
 
     def _looked_up(self, relation: Relation, join: exp.Join) -> Relation:
@@ -750,6 +751,16 @@ class _Select:
         added = [name for name in by if name.startswith(_ORDER)]
         names = tuple(one for one in relation.names_ if one.column not in added)
         return relation.on(top.drop(*added) if added else top, names_=names, of_windows=None)
+
+
+def _once(joined: Relation, of_left: int, using: Sequence[str], how: ChangesHow) -> Relation:
+    """A join with USING, of which one name stands for both sides' columns; of a full join, none does."""
+    names = list(joined.names_)
+    hidden = {"inner": range(of_left, len(names)), "left": range(of_left, len(names)), "right": range(of_left)}
+    for number in hidden.get(how, ()):
+        if names[number].name.casefold() in map(str.casefold, using):
+            names[number] = replace(names[number], twice=True)
+    return replace(joined, names_=tuple(names))
 
 
 def _check_clauses(node: exp.Expr, known: frozenset[str]) -> None:

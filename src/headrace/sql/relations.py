@@ -27,11 +27,15 @@ OWN = "$own"
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A column under the name that a statement has for it. ``column`` is None: the time when a row is processed."""
+    """A column under the name that a statement has for it. ``column`` is None: the time when a row is processed.
+
+    ``twice``: of a join with USING, the side whose column only has a name with its table.
+    """
 
     table: str
     name: str
     column: str | None
+    twice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,8 @@ class Relation:
         return found[0] if found else None
 
     def _found(self, table: str, name: str, same: Any) -> list[Name]:
-        return [one for one in self.names_ if same(one.name, name) and (not table or same(one.table, table))]
+        mine = (one for one in self.names_ if (same(one.table, table) if table else not one.twice))
+        return [one for one in mine if same(one.name, name)]
 
     def column(self, node: exp.Column) -> Value | None:
         """The column that a name means."""
@@ -146,7 +151,7 @@ class Relation:
         """What ``*`` or ``table.*`` means."""
         seen = set[Name]()
         for one in self.names_:
-            mine = not table or one.table.casefold() == table.casefold()
+            mine = one.table.casefold() == table.casefold() if table else not one.twice
             if mine and one.column is not None and one not in seen:
                 seen.add(one)
                 yield one

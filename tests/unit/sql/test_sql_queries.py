@@ -58,6 +58,10 @@ QUERIES = [
     "WITH q AS (SELECT k, count(*) AS n FROM a GROUP BY k) SELECT one.k, two.n FROM q AS one JOIN q AS two "
     "ON one.n = two.k",
     "SELECT k, x FROM a ORDER BY s, x DESC, k LIMIT 4",
+    "SELECT k, x, y FROM a LEFT JOIN b USING (k)",
+    "SELECT k, a.k AS ak, x, y FROM a RIGHT JOIN b USING (k) WHERE k > 1",
+    "SELECT * FROM (SELECT k, x FROM a) AS a JOIN (SELECT k, y FROM b) AS b USING (k)",
+    "SELECT k, x, y, z FROM a LEFT JOIN b USING (k) JOIN c USING (k)",
     "SELECT n, count(*) AS m FROM (SELECT k, count(*) AS n FROM a GROUP BY k) GROUP BY n",
     "SELECT * FROM (SELECT k, s, x, row_number() OVER (PARTITION BY k ORDER BY s DESC NULLS FIRST, x) AS n FROM a) "
     "WHERE n <= 2",
