@@ -118,8 +118,8 @@ def answered(case: Case) -> Counter[tuple[Any, ...]]:
                 t.restart(checkpoint=True)
         t.end()
         found = t.read("judged")
-    rows = (added_up(found) if CHANGE in found.columns else found).rows()
-    return counted([list(row) for row in rows])
+    total = added_up(found) if CHANGE in found.columns else found
+    return counted([list(row) for row in total.rows()])
 
 
 def counted(rows: list[list[Any]]) -> Counter[tuple[Any, ...]]:
