@@ -39,12 +39,11 @@ from headrace.sql.relations import (
     OWN,
     START,
     Name,
-    OfWindows,
     OpenRank,
     OpenWindow,
     Relation,
     conjuncts,
-    shape_lengths,
+    of_shape,
 )
 
 Tables = Callable[[exp.Table], Relation]
@@ -240,12 +239,13 @@ def open_window(base: Relation, name: str, time: exp.Expr, sizes: Sequence[exp.E
             shape = Tumbling(size, moved % size)
         case "HOP", [every, size]:
             shape = Hopping(size, every)
+        case "HOP", [every, size, moved]:
+            shape = Hopping(size, every, moved % every)
         case "SESSION", [gap]:
             shape = Session(gap)
         case _:
-            raise wrong(
-                node, f"{name} with {len(lengths)} intervals isn't supported", "TUMBLE takes one, HOP two, SESSION one"
-            )
+            hint = "TUMBLE takes one, HOP two, and one more to be moved by; SESSION takes one"
+            raise wrong(node, f"{name} with {len(lengths)} intervals isn't supported", hint)
     names = (*base.names_, Name("", START, START), Name("", END, END))
     return replace(base, names_=names, window=OpenWindow(shape, named.column is None, node))
 
@@ -528,6 +528,9 @@ class _Select:
         keys, relation, bounds = self._keys(relation, items)
         asked = Aggregates(relation, frozenset(keys.values()) | {START, END})
         having = self.node.args.get("having")
+        inner = having.find(exp.Query) if having is not None else None
+        if inner is not None:
+            raise wrong(inner, "a query isn't possible in HAVING", "join it: ... FROM (grouped) JOIN (query) ON ...")
         items = [asked.replaced(one) for one in items]
         conditions = [asked.replaced(one) for one in conjuncts(having.this)] if having is not None else []
         result = self._aggregated(relation, keys, asked, bounds)
@@ -585,15 +588,16 @@ class _Select:
         if bounds and relation.window is not None:
             opened = relation.window
             stream = self._window(relation.stream, opened.shape, columns, aggregates, opened.by_clock)
-            lengths = shape_lengths(opened.shape)
-            after = None if lengths is None or opened.by_clock else OfWindows(START, END, *lengths)
+            after = None if opened.by_clock else of_shape(opened.shape)
             bound_names = [Name("", START, START), Name("", END, END)]
         elif windows is not None and {windows.start, windows.end} & set(columns) and not relation.stream.changing:
             others = [name for name in columns if name not in (windows.start, windows.end)]
-            stream = self._window(relation.stream, Tumbling(windows.every_ms), others, aggregates, by_clock=False)
+            stream = self._window(
+                relation.stream, Tumbling(windows.every_ms, windows.moved_ms), others, aggregates, by_clock=False
+            )
             begin = (pl.col(END) - pl.duration(milliseconds=windows.size_ms)).cast(stream.schema.columns[END])
             stream = stream.with_columns(begin.alias(START))
-            after, bound_names = OfWindows(START, END, windows.size_ms, windows.every_ms), []
+            after, bound_names = replace(windows, start=START, end=END), []
         else:
             shuffled = self.queries.shared(relation.stream, columns, self.prefix)
             try:

@@ -49,12 +49,16 @@ class OpenWindow:
 
 @dataclass(frozen=True, slots=True)
 class OfWindows:
-    """Rows that are results of windows, with the columns that hold their bounds; windows end ``every_ms`` apart."""
+    """Rows that are results of windows, with the columns that hold their bounds.
+
+    Windows end ``every_ms`` apart, ``moved_ms`` after the epoch.
+    """
 
     start: str
     end: str
     size_ms: int
     every_ms: int
+    moved_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +161,12 @@ class Relation:
                 yield one
 
 
-def shape_lengths(shape: WindowShape) -> tuple[int, int] | None:
-    """The size of a window and how far apart windows end, in ms; None if that varies."""
-    if isinstance(shape, Hopping):
-        return shape.size_ms, shape.every_ms
-    return (shape.size_ms, shape.size_ms) if isinstance(shape, Tumbling) else None
+def of_shape(shape: WindowShape) -> OfWindows | None:
+    """What is known of the results of windows; None if their sizes vary."""
+    if not isinstance(shape, Hopping | Tumbling):
+        return None
+    every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
+    return OfWindows(START, END, shape.size_ms, every, (shape.offset_ms + shape.size_ms) % every)
 
 
 def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 
 import duckdb
 import polars as pl
@@ -16,6 +17,13 @@ TABLES = (
     "CREATE TABLE c (k BIGINT, z BIGINT, s STRING)"
 )
 QUERIES = [
+    "SELECT a.k, x, y FROM a LEFT JOIN b ON a.k = b.k WHERE y IS NULL OR y > 2",
+    "SELECT k, sum(n) AS total FROM (SELECT k, count(*) AS n FROM a GROUP BY k"
+    " UNION ALL SELECT k, count(*) AS n FROM b GROUP BY k) AS u GROUP BY k",
+    "SELECT k, n, rn FROM (SELECT k, n, row_number() OVER (ORDER BY n DESC, k) AS rn"
+    " FROM (SELECT k, count(*) AS n FROM a GROUP BY k) AS q) AS r WHERE rn <= 2",
+    "SELECT a.k, b.y, c.x FROM a JOIN b ON a.k = b.k LEFT JOIN a AS c ON c.x = b.y AND c.k = a.k",
+    "SELECT coalesce(a.k, b.k) AS k, x, y FROM a FULL JOIN b ON a.k = b.k AND a.s = b.s",
     "SELECT k, count(*) AS n, sum(x) AS total FROM a GROUP BY k",
     "SELECT count(*) AS n, count(DISTINCT k) AS keys, max(x) AS most FROM a",
     "SELECT k, count(DISTINCT x) FILTER (WHERE x > 2) AS n, min(x) AS least FROM a GROUP BY k HAVING count(*) > 1",
@@ -205,3 +213,20 @@ WINDOWS = "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '10' SECOND))"
 def test_an_error_says_what_a_column_is_not(statements: str, says: str) -> None:
     with pytest.raises(hr.errors.DeclarationError, match=says):
         hr.App("small").sql(EVENTS + statements)
+
+
+def test_results_of_moved_windows_are_grouped_by_the_same_bounds() -> None:
+    app = hr.App("moved")
+    app.sql("""
+        CREATE TABLE a (k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t);
+        INSERT INTO found SELECT window_start, window_end, sum(n) AS n FROM (
+            SELECT k, window_start, window_end, count(*) AS n
+            FROM TABLE(HOP(TABLE a, DESCRIPTOR(t), INTERVAL '4' SECOND, INTERVAL '10' SECOND, INTERVAL '1' SECOND))
+            GROUP BY k, window_start, window_end
+        ) AS q GROUP BY window_start, window_end
+    """)
+    with app.test() as t:
+        t.feed("a", [{"k": k, "t": datetime(2026, 1, 1, 0, 0, 12)} for k in "uvw"])
+        t.end()
+        found = t.read("found").sort("window_start")
+    assert [(one.second, two.second, n) for one, two, n in found.rows()] == [(5, 15, 3), (9, 19, 3)]
