@@ -63,3 +63,11 @@ def added_up(changes: Iterable[Mapping[str, Any]], key: Sequence[str] = ()) -> l
     for change in changes:
         total.add(change)
     return total.rows()
+
+
+def summed(
+    outputs: Mapping[str, list[dict[str, Any]]], keys: Mapping[str, Sequence[str]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Outputs, those of changes as what they add up to; ``keys`` are those of changes, by output."""
+    changing = {name for name, rows in outputs.items() if rows and CHANGE in rows[0]}
+    return {name: added_up(rows, keys.get(name, ())) if name in changing else rows for name, rows in outputs.items()}

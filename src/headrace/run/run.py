@@ -34,11 +34,13 @@ from headrace.core.errors import HeadraceError, UnavailableError, UsageError
 from headrace.core.log import logger
 from headrace.core.secrets import SecretUrl
 from headrace.life.metadata import MetadataStore, existing_metadata, open_metadata
+from headrace.life.timelines import Timelines
 from headrace.plan.inventory import NO_CONSENT, Consent, consent_of
 from headrace.run.coordinated import RunControl
 from headrace.run.local import run_local
 from headrace.run.planning import check_run
 from headrace.run.progress import ProgressLine, describe, how_it_ended, lag_of, time_of
+from headrace.run.savepoints.restoring import recorded
 from headrace.run.savepoints.taking import take_running
 
 _TITLES = ("stage", "tasks", "msg/s", "watermark", "lag")
@@ -532,3 +534,15 @@ def _drain_all() -> None:
     end = time.monotonic() + AT_EXIT_S
     for run in mine:
         run._ended.wait(max(0.0, end - time.monotonic()))
+
+
+def check_not_live(graph: Graph) -> None:
+    """Raise ``UsageError`` if the app has run live in its home: a batch job would publish its results again."""
+    app = graph.app
+    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
+        if metadata and recorded(metadata, app, Timelines(metadata, app).current):
+            raise UsageError(
+                f"app {app!r} has run live in this home, so its results would appear twice",
+                hint="look at them with app.to_dataframe(...), which publishes nothing; or publish them anyway with "
+                "--again or again=True",
+            )

@@ -30,6 +30,7 @@ from seams.in_process_batch import InProcess
 from simulator.case import COLUMNS, AppCase, keys_in
 from simulator.declared import CASES
 from simulator.expected import TICK_MS, Message
+from simulator.sums import summed
 
 MESSAGES = 120
 AT_ONCE = 7
@@ -81,7 +82,8 @@ class Scene:
             assert t.ended
             # A partition without history counts as idle, so what it sends after the others' history may be late.
             assert self._idles or t.counter("late") == 0
-            return {id_: rows.to_dicts() + t.read(id_).to_dicts() for id_, rows in published.items()}
+            found = {id_: rows.to_dicts() + t.read(id_).to_dicts() for id_, rows in published.items()}
+            return summed(found, self.case.keys)
 
     def _feed(self, t: TestApp, *, history: bool) -> list[tuple[str, int, Sequence[Message]]]:
         """Feed the history, without processing it; return what comes after it."""

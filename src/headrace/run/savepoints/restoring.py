@@ -23,7 +23,6 @@ from headrace.core.files import UNREADABLE
 from headrace.core.frame import Header, Kind
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
-from headrace.core.secrets import SecretUrl
 from headrace.life.apps import forget_systems, recorded_systems, snapshots_place
 from headrace.life.changelogs import delete_stored, last_commits, opened_changelogs
 from headrace.life.folder import (
@@ -50,7 +49,7 @@ from headrace.life.founding import (
     version_of,
     with_tasks_of,
 )
-from headrace.life.metadata import Change, Delete, Entry, Generations, MetadataStore, Put, existing_metadata
+from headrace.life.metadata import Change, Delete, Entry, Generations, MetadataStore, Put
 from headrace.life.timelines import Outputs, Timeline, Timelines
 from headrace.plan.inventory import Inventory, StageRecord
 from headrace.protocol.record import AbortRecord, CommitRecord, encode_record
@@ -481,14 +480,3 @@ def _empty(system: SystemSpec, streams: Iterable[str]) -> None:
             if admin.describe(name) is not None:
                 for partition, extent in enumerate(admin.extents(name)):
                     admin.trim(SSP(StreamId(system.name, name), partition), extent.upcoming)
-
-
-def check_not_live(home: Path, url: SecretUrl | None, app: str) -> None:
-    """Raise ``UsageError`` if the app has run live in its home: a batch job would publish its results again."""
-    with existing_metadata(home, url) as metadata:
-        if metadata and recorded(metadata, app, Timelines(metadata, app).current):
-            raise UsageError(
-                f"app {app!r} has run live in this home, so its results would appear twice",
-                hint="look at them with app.to_dataframe(...), which publishes nothing; or publish them anyway with "
-                "--again or again=True",
-            )

@@ -51,8 +51,7 @@ from headrace.run.coordinated import Interrupts
 from headrace.run.no_shared_disk import shares_no_disk
 from headrace.run.planning import at_home, gather_facts, prepare_outputs
 from headrace.run.progress import set_aside
-from headrace.run.run import check_not_connect
-from headrace.run.savepoints.restoring import check_not_live
+from headrace.run.run import check_not_connect, check_not_live
 from headrace.run.spark.dataframes import dataframe_of
 from headrace.run.spark.hosting import run_watched
 from headrace.run.spark.session import close_context, open_session
@@ -255,7 +254,7 @@ class BatchOptions:
 def run_batch(graph: Graph, options: BatchOptions) -> None:
     """Compute and publish an app's results. Raises ``UsageError`` if they are there already, unless ``again``."""
     if not options.again:
-        check_not_live(Path(graph.settings.home), graph.settings.metadata, graph.app)
+        check_not_live(graph)
     run_planned(_planned(graph), options, None)
 
 

@@ -41,7 +41,7 @@ def test_messages_and_profiles_are_shown_on_demand(tmp_path: Path, browser: Brow
             "[...document.querySelectorAll('.look tbody tr:first-child td')].map((td) => td.textContent)"
         )
         assert (cells[0], cells[2]) == ("by-n/0", "<B>ANN")
-        assert browser.ask("document.querySelector('#operator-filter-1').offsetWidth") > 1300  # they need room
+        assert browser.ask("document.querySelector('#operator-filter-1').offsetWidth") > 700  # they need room
         until(lambda: not browser.ask("document.querySelector('.look button').disabled"))
         browser.ask("location.hash = '#top'")
         browser.ask("document.querySelector('#containers button').click()")
