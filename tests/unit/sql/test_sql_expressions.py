@@ -1,12 +1,9 @@
-"""Expressions of SQL against what Spark 4.3 gives, with its ANSI mode; ``pytest -m spark`` asks Spark itself."""
+"""Expressions of SQL against what Spark 4.3 gives, with its ANSI mode; ``tests/spark`` asks Spark itself."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
-import time
-from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -835,55 +832,6 @@ def test_aggregates_that_are_refused(text: str, what: str) -> None:
     app.input("t", COLUMNS)
     with pytest.raises(DeclarationError, match=re.escape(what)):
         app.sql(f"SELECT k, {text} AS x FROM t GROUP BY k")
-
-
-# -- Spark -------------------------------------------------------------------------------------------
-@pytest.fixture
-def in_utc() -> Iterator[None]:
-    before = os.environ.get("TZ")
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    yield
-    os.environ.pop("TZ")
-    if before is not None:
-        os.environ["TZ"] = before
-    time.tzset()
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("texts", [[text for text, _ in CASES]], ids=["all"])
-def test_spark_gives_these_values_and_types(texts: list[str], relation: Relation, in_utc: None) -> None:
-    from pyspark.sql import Row, SparkSession
-
-    settings = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
-    settings["spark.sql.subexpressionElimination.enabled"] = "false"  # it computes what a CASE doesn't reach
-    builder = SparkSession.builder.master("local[1]").config(map=settings)
-    spark = builder.config("spark.driver.extraJavaOptions", "-Duser.timezone=UTC").getOrCreate()
-    try:
-        flat = [tuple(tuple(one.values()) if isinstance(one, dict) else one for one in row) for row in ROWS]
-        frame = spark.createDataFrame(flat, OF_SPARK).coalesce(1).cache()
-        wrong = []
-        for start in range(0, len(texts), 40):
-            part = CASES[start : start + 40]
-            found = frame.selectExpr(*(f"{text} AS c{n}" for n, (text, _) in enumerate(part)))
-            columns = list(zip(*found.collect(), strict=True))
-            for (text, right), values, field in zip(part, columns, found.schema.fields, strict=True):
-                plain = [one.asDict() if isinstance(one, Row) else one for one in values]
-                kind = simple(translated(text, relation).dtype)
-                if not same(plain, expected(right)) or (kind is not None and kind != field.dataType.simpleString()):
-                    wrong.append((text, plain, field.dataType.simpleString(), kind))
-        assert wrong == []
-    finally:
-        spark.stop()
-
-
-def simple(dtype: pl.DataType) -> str | None:
-    """Spark's word for a type."""
-    if isinstance(dtype, pl.Decimal):
-        return f"decimal({dtype.precision},{dtype.scale})"
-    words = {pl.Int8: "tinyint", pl.Int32: "int", pl.Int64: "bigint", pl.Float64: "double", pl.String: "string"}
-    words |= {pl.Boolean: "boolean", pl.Date: "date", pl.Datetime: "timestamp"}
-    return words.get(type(dtype))
 
 
 def test_the_page_names_all_functions() -> None:
