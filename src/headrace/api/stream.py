@@ -186,7 +186,7 @@ class Stream(Changing):
         with Declaring("window") as here:
             timing = Timing(time, early, late, allowed_lateness, panes)
             step = window_step(
-                shape, key=self._key_or_own(key, "window"), schema=self._schema, time=self._time, timing=timing
+                shape, key=self._own_key(key, "window") or None, schema=self._schema, time=self._time, timing=timing
             )
             id_ = self.draft.claim("window", id, here, f"window-{_joined(step.keys) or 'all'}")
             if isinstance(late_to, str):
@@ -359,7 +359,7 @@ class Stream(Changing):
         >>> once = views.partition_by("member", id="by-visitor").deduplicate(["member", "url"], within="1h")
         """
         with Declaring("deduplicate") as here:
-            step = deduplicate_step(self._schema, self._time, self._key_or_own(key, "deduplicate"), within)
+            step = deduplicate_step(self._schema, self._time, self._own_key(key, "deduplicate") or None, within)
             id_ = self.draft.claim("deduplicate", id, here, f"deduplicate-{_joined(step.keys)}")
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
@@ -430,19 +430,6 @@ class Stream(Changing):
                 "ttl=, left_on=, right_on=, where= and how= right, semi or anti are for a join of all rows of streams",
                 hint='leave within= out, and say how long rows are kept: ttl="7d", or ttl="never"',
             )
-
-    def _key_or_own(self, key: str | Sequence[str] | None, what: str) -> str | Sequence[str] | None:
-        if key is None or key_parts(key):
-            return key
-        own = self.draft.key_at(self.node)
-        if own == ():
-            return None
-        if own is None:
-            raise DeclarationError(
-                f"{what} needs a key, and nothing says by which key {self.node!r} is partitioned",
-                hint=f'put partition_by("member") before it, or name one: {what}(..., key="member")',
-            )
-        return own
 
     def _common_key(self, other: Stream) -> tuple[str, ...]:
         own, theirs = (self.draft.key_at(flow.node) for flow in (self, other))

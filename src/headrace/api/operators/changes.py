@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.aggregates import Aggregate, aggregate_dtype
-from headrace.api.checks import value_dtype
+from headrace.api.aggregates import Aggregate
 from headrace.api.operators.join import ChangesHow
 from headrace.api.operators.spec import (
     ColumnSet,
@@ -29,9 +28,8 @@ from headrace.api.operators.spec import (
     typed,
     union,
 )
-from headrace.api.operators.window import aggregate_form
+from headrace.api.operators.window import aggregate_columns, aggregate_form
 from headrace.core.clock import format_ms
-from headrace.core.errors import DeclarationError
 from headrace.rows.changes import CHANGE, KIND
 from headrace.rows.schema import Schema
 from headrace.stores.base import StateForm, with_types
@@ -71,14 +69,7 @@ class GroupBy(_OnChanges):
     @property
     def results(self) -> dict[str, pl.DataType]:
         """The columns of its results, without ``_change``."""
-        found = {key: self.input.columns[key] for key in self.keys}
-        for name, aggregate in self.aggregates:
-            try:
-                given = [value_dtype(self.input, expr) for expr in (aggregate.expr, aggregate.by) if expr is not None]
-                found[name] = aggregate_dtype(aggregate, *given)
-            except DeclarationError as error:
-                raise DeclarationError(f"{name!r}: {error.message}", hint=error.hint) from None
-        return found
+        return {key: self.input.columns[key] for key in self.keys} | aggregate_columns(self.aggregates, self.input)
 
     @property
     @override

@@ -287,10 +287,16 @@ def with_aggregates(window: Window, aggregates: tuple[tuple[str, Aggregate], ...
 def window_columns(window: Window) -> Mapping[str, pl.DataType]:
     """The columns of the results: keys, the window's bounds and pane, aggregates. To resolve them takes a while."""
     columns = window.input.columns
-    result = {key: columns[key] for key in window.keys} | _own_columns(window)
-    for name, aggregate in window.aggregates:
+    own = {key: columns[key] for key in window.keys} | _own_columns(window)
+    return own | aggregate_columns(window.aggregates, window.input)
+
+
+def aggregate_columns(aggregates: Iterable[tuple[str, Aggregate]], given: Schema) -> dict[str, pl.DataType]:
+    """The columns of aggregates over messages of the schema ``given``; an error names the aggregate."""
+    result = {}
+    for name, aggregate in aggregates:
         try:
-            values = [value_dtype(window.input, expr) for expr in (aggregate.expr, aggregate.by) if expr is not None]
+            values = [value_dtype(given, expr) for expr in (aggregate.expr, aggregate.by) if expr is not None]
             result[name] = aggregate_dtype(aggregate, *values)
         except DeclarationError as error:
             raise DeclarationError(f"{name!r}: {error.message}", hint=error.hint) from None
